@@ -13,12 +13,7 @@ from langchain_core.messages import AIMessage, HumanMessage, SystemMessage, Tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import START, StateGraph
 
-from memagent_graph import (
-    ConversationNode,
-    ConversationState,
-    MemAgentMiddleware,
-    ReadingConfig,
-)
+from memagent_graph import ConversationNode, ConversationState, MemAgentMiddleware, ReadingConfig
 from memagent_graph.errors import ModelError
 from memagent_graph.evidence.places import Memory
 from memagent_graph.readers.base import Update

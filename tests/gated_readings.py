@@ -1,7 +1,5 @@
 """A reading in this process that reads a chunk when a test lets it, and can be edited meanwhile."""
 
-from __future__ import annotations
-
 import asyncio
 
 from fixed_readers import ChainReader, numbered

@@ -1,7 +1,5 @@
 """Attacks of the threat model in docs/security.md that no module's own tests show."""
 
-from __future__ import annotations
-
 import ast
 import json
 import logging
@@ -23,12 +21,7 @@ from langgraph.store.memory import InMemoryStore
 from tiny_model import tiny_model
 
 from memagent_graph import MemoryBank, ReadingConfig, create_memagent
-from memagent_graph.errors import (
-    ConfigurationError,
-    ModelError,
-    SourceError,
-    UnreadableSourceError,
-)
+from memagent_graph.errors import ConfigurationError, ModelError, SourceError, UnreadableSourceError
 from memagent_graph.memory.bank import diff
 from memagent_graph.memory.stores import open_store
 from memagent_graph.models.endpoint import ChatEndpoint

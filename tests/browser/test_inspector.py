@@ -1,7 +1,5 @@
 """The inspector in a real browser: a visitor with a keyboard, a small screen, or a colleague."""
 
-from __future__ import annotations
-
 import itertools
 import os
 import sys
@@ -10,7 +8,6 @@ from pathlib import Path
 
 import pytest
 from servers.http_process import http_process
-from servers.redis_server import RedisServer
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "integrations" / "inspector" / "tests"))
 
@@ -300,10 +297,8 @@ def test_no_page_scrolls_sideways_and_hostile_text_does_nothing(visit, bank, url
         assert page.locator("main script, main img").count() == 0
 
 
-def test_a_store_that_goes_away_and_comes_back_needs_no_reload(browser, tmp_path):
-    redis = RedisServer(tmp_path)
+def test_a_store_that_goes_away_and_comes_back_needs_no_reload(browser, redis, tmp_path):
     with ExitStack() as stack:
-        stack.callback(redis.kill)
         url = stack.enter_context(inspecting(tmp_path, redis.url, MEMAGENT_STORE_SECONDS="1.5"))
         store = stack.enter_context(open_store(redis.url))
         store_memory(MemoryBank(store), "rent", "Ann pays.")

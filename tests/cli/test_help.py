@@ -1,7 +1,5 @@
 """What the command line says of itself, on a terminal of 80 columns."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

@@ -1,7 +1,5 @@
 """What is printed or written arrives, or the command fails with one line."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys
@@ -112,10 +110,7 @@ def test_every_command_that_finds_the_disk_full_says_so_in_one_line(folder):
     ask = ["ask", "When does the vault open?", str(folder / "book.txt")]
     batch = ["batch", str(folder / "tasks.jsonl"), "--out", str(folder / "out.jsonl")]
     nowhere = ["--store", "none"]
-    blamed = {
-        "The store": [ask, batch],
-        "the output": [[*batch, *nowhere], evaluation(folder)],
-    }
+    blamed = {"The store": [ask, batch], "the output": [[*batch, *nowhere], evaluation(folder)]}
     commands = [(words, what) for what, found in blamed.items() for words in found]
     done = outcomes(folder, "full disk", [words for words, _ in commands])
 

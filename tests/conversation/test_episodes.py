@@ -1,7 +1,5 @@
 """What was said is kept word for word, and told again when it bears on what is said now."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 from datetime import UTC, datetime, timedelta
@@ -14,10 +12,7 @@ from gated_readings import until
 from langchain_core.messages import AIMessage, HumanMessage, SystemMessage, ToolMessage
 from langgraph.store.memory import InMemoryStore
 
-from memagent_graph import (
-    ConversationMemory,
-    ReadingConfig,
-)
+from memagent_graph import ConversationMemory, ReadingConfig
 from memagent_graph.conversation.episodes import Kept, KeptMessage, Page
 from memagent_graph.conversation.prompt import find_passages
 from memagent_graph.errors import ConfigurationError

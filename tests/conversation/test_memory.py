@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import asyncio
 import logging
 import random
@@ -7,17 +5,7 @@ import re
 from itertools import pairwise
 
 import pytest
-from conversations import (
-    NEVER,
-    ROOMY,
-    Keeper,
-    graph_with,
-    is_valid,
-    of,
-    say,
-    turns,
-    words_in,
-)
+from conversations import NEVER, ROOMY, Keeper, graph_with, is_valid, of, say, turns, words_in
 from fixed_readers import Broken
 from hypothesis import given, settings
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """What is remembered after each turn: when, whose, once, and so that nobody else hears of it."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import logging

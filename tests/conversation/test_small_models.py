@@ -1,7 +1,5 @@
 """A small model folds a conversation by choosing among what users say."""
 
-from __future__ import annotations
-
 from math import log
 from threading import Barrier
 
@@ -188,9 +186,6 @@ def fold_with_large(*replies, said=SAID, times=1):
         messages = [dated(text, key=f"{number} {at}") for at, text in enumerate(said)]
         memory.save(messages, **IDS)
     return memory, model
-
-
-NOTES = "2026-03-05: Edda breeds goats in Husum."
 
 
 def test_a_larger_model_that_notes_nothing_leaves_the_sentences_of_the_user():

@@ -1,7 +1,5 @@
 """Those who run a chatbot look at the memories of its users, change, move and forget them."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import sqlite3

@@ -1,7 +1,5 @@
 """What a conversation's memory keeps, for how long, and what it never takes in."""
 
-from __future__ import annotations
-
 import random
 import re
 from datetime import date, timedelta

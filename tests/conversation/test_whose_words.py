@@ -1,7 +1,5 @@
 """Whose words are remembered, what is the same message, and what a thread no longer has."""
 
-from __future__ import annotations
-
 import asyncio
 import operator
 from datetime import datetime

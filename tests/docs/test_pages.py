@@ -1,7 +1,5 @@
 """Pages run as they stand and print what they show; what can be configured is listed."""
 
-from __future__ import annotations
-
 import ast
 import re
 import shlex

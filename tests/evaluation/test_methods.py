@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import asyncio
 
 import pytest
@@ -8,10 +6,7 @@ from langchain_core.embeddings import Embeddings
 
 from memagent_graph.config import ReadingConfig
 from memagent_graph.errors import ConfigurationError, ModelError, TransientModelError
-from memagent_graph.evaluation.methods import (
-    METHODS,
-    make_method,
-)
+from memagent_graph.evaluation.methods import METHODS, make_method
 from memagent_graph.readers.base import Answer, Usage
 from memagent_graph.readers.resolve import resolve_reader
 from memagent_graph.text.source import TextSource

@@ -1,7 +1,5 @@
 """Files that RULER's generator wrote are asked as they are."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import asyncio
 import json
 
@@ -10,14 +8,7 @@ from vaults import VaultTask
 from memagent_graph.config import ReadingConfig
 from memagent_graph.errors import ConfigurationError, ModelError
 from memagent_graph.evaluation.questions import QuestionTask
-from memagent_graph.evaluation.run import (
-    CALLS,
-    RESULTS,
-    SampleResult,
-    evaluate,
-    load,
-    tabulate,
-)
+from memagent_graph.evaluation.run import CALLS, RESULTS, SampleResult, evaluate, load, tabulate
 from memagent_graph.evaluation.samples import parse_length, short
 from memagent_graph.readers.resolve import resolve_reader
 from memagent_graph.rl.traces import load as load_traces

@@ -1,7 +1,5 @@
 """Settings at random: segments, skim, the update gate, limits, several questions."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from collections import Counter
@@ -161,13 +159,7 @@ def read(agent, asked, awaited, config=None):
 @example(**plain(awaited=False, lines=28, segments=3, skim="60%", max_calls=13, chunk_tokens=34))
 @example(
     **plain(
-        awaited=False,
-        lines=26,
-        questions=2,
-        segments=2,
-        max_calls=26,
-        chunk_tokens=20,
-        found=None,
+        awaited=False, lines=26, questions=2, segments=2, max_calls=26, chunk_tokens=20, found=None
     )
 )
 @settings(max_examples=60, deadline=None)

@@ -1,7 +1,5 @@
 """A step of the fold is a core with layers around it; one that is off is not there."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

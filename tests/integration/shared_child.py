@@ -1,7 +1,5 @@
 """Run as a process of its own: reads the folder's document into a store that others use as well."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import sys

@@ -1,7 +1,5 @@
 """A reading in one process that is edited from another."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys
@@ -24,12 +22,6 @@ def where(request, tmp_path):
     if request.param == "redis":
         return request.getfixturevalue("redis").url
     return str(tmp_path / "store.sqlite")
-
-
-@pytest.fixture
-def folder(tmp_path):
-    (tmp_path / "document.txt").write_text(TEXT)
-    return tmp_path
 
 
 def memagent(where, *arguments):

@@ -1,7 +1,5 @@
 """A reading that is killed leaves no gap in a store, and its document is read once."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import random

@@ -1,7 +1,5 @@
 """vLLM in this process, as it runs on a CPU: `make test-vllm`."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import os
@@ -285,10 +283,7 @@ def test_the_code_of_the_page_about_models_reads_as_a_script(folder, tmp_path):
     script.write_text(code.replace("Qwen/Qwen2.5-7B-Instruct", folder))
 
     done = subprocess.run(
-        [sys.executable, "-W", "ignore", script],
-        capture_output=True,
-        text=True,
-        check=False,
+        [sys.executable, "-W", "ignore", script], capture_output=True, text=True, check=False
     )
 
     assert done.returncode == 0, done.stderr[-3000:]

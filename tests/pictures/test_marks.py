@@ -1,7 +1,5 @@
 """Pictures of documents: their marks in the text, their words, and the limits on them."""
 
-from __future__ import annotations
-
 import base64
 from io import BytesIO
 from pathlib import Path

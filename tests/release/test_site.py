@@ -1,7 +1,5 @@
 """The site that `make docs` builds: strictly, with every public name, and without a broken link."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

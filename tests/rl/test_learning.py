@@ -1,7 +1,5 @@
 """The small task of `benchmarks/learn.py`: what it asks, what its warm-up shows, and a tiny run."""
 
-from __future__ import annotations
-
 import json
 from importlib import import_module
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Training in several processes, as `accelerate launch` starts them for GPUs."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys
@@ -19,25 +17,12 @@ from rl.training_child import lines, settings
 from safetensors.torch import load_file
 from servers.redis_server import free_port
 from servers.warm_python import TRAINING, warm_python
-from tiny_model import tiny_model
 
 from memagent_graph.rl.training import replay
 
 HERE = Path(__file__).parent
 
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    return tiny_model(
-        tmp_path_factory.mktemp("model"),
-        width=64,
-        layers=1,
-        vocabulary=300,
-        max_length=512,
-        spread=0.05,
-    )
 
 
 def run(processes, child, *arguments):
@@ -94,7 +79,7 @@ def test_a_process_with_nothing_to_learn_from_keeps_step_with_the_others(folder,
 
 def test_a_run_of_two_processes_goes_on_exactly_where_it_was_stopped(folder, tmp_path):
     straight, stopped = tmp_path / "straight", tmp_path / "stopped"
-    fields = ("iterations=2", "refills=1", "token_budget=512", "lora_rank=4")
+    fields = ("iterations=2", "refills=1", "token_budget=640", "lora_rank=4")
     fields += ("group_size=2", "evaluate_every=0")
     run(2, "training_child.py", folder, straight, *fields)
     run(2, "training_child.py", folder, stopped, *fields, "stop=1")

@@ -1,7 +1,5 @@
 """The recorder on a real model: what it records is what the engine read and wrote."""
 
-from __future__ import annotations
-
 import asyncio
 from pydoc_data.topics import topics
 
@@ -13,7 +11,7 @@ from transformers import AutoTokenizer
 from memagent_graph import ReadingConfig, create_memagent
 from memagent_graph.models.transformers import ChatTransformers
 from memagent_graph.rl.recorder import TraceRecorder
-from memagent_graph.rl.traces import JSONLinesSink, ListSink, fingerprint, load
+from memagent_graph.rl.traces import JSONLinesSink, fingerprint, load
 
 CONFIG = ReadingConfig(question_tokens=32, chunk_tokens=100, memory_tokens=12, answer_tokens=12)
 QUESTION = "What is a class?"
@@ -30,16 +28,6 @@ def model(folder):
     model = ChatTransformers(model=folder, logprobs=True, temperature=1.0, top_p=0.95)
     yield model
     model.close()
-
-
-@pytest.fixture
-def sink():
-    return ListSink()
-
-
-@pytest.fixture
-def recorder(sink, model):
-    return TraceRecorder(sink, tokenizer=model.tokenizer, policy=3)
 
 
 def asked(number=0, length=600):

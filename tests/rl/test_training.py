@@ -1,7 +1,5 @@
 """Whole training runs, on a tiny model."""
 
-from __future__ import annotations
-
 import asyncio
 import sys
 from pathlib import Path
@@ -18,7 +16,6 @@ from rl.training_child import lines, question, reward, settings
 from safetensors.torch import load_file
 from servers.openai_server import OpenAIServer
 from servers.warm_python import PIPE, TRAINING, warm_python
-from tiny_model import tiny_model
 from transformers import AutoTokenizer
 from typer.testing import CliRunner
 
@@ -34,18 +31,6 @@ from memagent_graph.rl.training import Training
 CHILD = Path(__file__).with_name("training_child.py")
 
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    return tiny_model(
-        tmp_path_factory.mktemp("model"),
-        width=64,
-        layers=1,
-        vocabulary=300,
-        max_length=640,
-        spread=0.05,
-    )
 
 
 def collecting(folder, **options):
@@ -146,10 +131,7 @@ def test_an_empty_reply_is_recorded_and_costs_the_reward(folder, monkeypatch):
     assert all(len(one.conversations) > 2 for one in found.rollouts)
 
 
-@pytest.mark.parametrize(
-    ("flat", "asked"),
-    [({2}, [2, 3, 4]), ({2, 3, 4, 5}, [2, 3, 4, 5, 6, 7])],
-)
+@pytest.mark.parametrize(("flat", "asked"), [({2}, [2, 3, 4]), ({2, 3, 4, 5}, [2, 3, 4, 5, 6, 7])])
 def test_groups_without_spread_are_refilled_with_new_questions(folder, tmp_path, flat, asked):
     found = []
     without = {question(index).answers for index in flat}

@@ -1,7 +1,5 @@
 """`memagent mcp` as a user starts it, with the official client connected to it."""
 
-from __future__ import annotations
-
 import os
 import socket
 import sys

@@ -1,7 +1,5 @@
 """Clients that do not come to an end: with a body, with a session."""
 
-from __future__ import annotations
-
 import select
 from http.client import HTTPResponse, RemoteDisconnected
 

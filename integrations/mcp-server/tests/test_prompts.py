@@ -1,7 +1,5 @@
 """The prompts that a client offers its user."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

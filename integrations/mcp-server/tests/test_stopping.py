@@ -1,7 +1,5 @@
 """SIGTERM with a reading under way: it ends, what was read is kept, the next process goes on."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

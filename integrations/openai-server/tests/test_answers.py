@@ -1,7 +1,5 @@
 """Answers from memory: streamed as they are written, and ended where the client wants it."""
 
-from __future__ import annotations
-
 import threading
 from types import SimpleNamespace
 

@@ -1,7 +1,5 @@
 """The compose file: each service as it would run in its container, but for the container."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

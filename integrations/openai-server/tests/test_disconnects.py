@@ -1,7 +1,5 @@
 """Clients that leave and servers that stop: no reading goes on for nobody, and none is lost."""
 
-from __future__ import annotations
-
 import json
 import threading
 import time

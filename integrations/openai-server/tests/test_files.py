@@ -1,7 +1,5 @@
 """Files and pictures in a conversation are documents: their text is read, or reaches the model."""
 
-from __future__ import annotations
-
 import json
 from base64 import b64encode
 from io import BytesIO

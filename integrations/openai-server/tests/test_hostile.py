@@ -1,7 +1,5 @@
 """Requests that no client should send: each is refused, and none costs memory."""
 
-from __future__ import annotations
-
 import json
 import threading
 import time

@@ -1,7 +1,5 @@
 """With `--remember`, what a user says in one chat is known in the next."""
 
-from __future__ import annotations
-
 from base64 import b64encode
 
 import httpx

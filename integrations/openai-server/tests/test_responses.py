@@ -1,7 +1,5 @@
 """The responses API by the official SDK: its fields, its parts, and how responses end."""
 
-from __future__ import annotations
-
 import json
 import typing
 

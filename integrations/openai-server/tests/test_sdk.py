@@ -1,7 +1,5 @@
 """The official `openai` SDK against a running server."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Requests that continue an earlier answer, and what of a conversation is read."""
 
-from __future__ import annotations
-
 import httpx
 import openai
 import pytest

@@ -1,7 +1,5 @@
 """The server in front of a real vLLM, as `make test-vllm` installs it."""
 
-from __future__ import annotations
-
 import re
 from http import HTTPStatus
 from importlib.util import find_spec
