@@ -94,6 +94,11 @@ def note(_):
     return {"messages": [AIMessage("Noted.")]}
 
 
+def answer_with(model):
+    """A node that calls a model with the messages of its state."""
+    return lambda state: {"messages": [model.invoke(state["messages"])]}
+
+
 def graph_with(
     memory,
     reply=note,
@@ -101,18 +106,18 @@ def graph_with(
     checkpointer=None,
     store=None,
     *,
-    behind=True,
+    behind=None,
     **node,
 ):
-    """A graph that remembers before its node `reply` and, if `behind`, after it.
+    """A graph whose node `reply` has a memory, with a node `behind` it.
 
     Args:
         node: options of `ConversationNode`.
     """
-    builder = StateGraph(state).add_node("remember", ConversationNode(memory, **node))
-    builder.add_node("reply", reply).add_edge(START, "remember").add_edge("remember", "reply")
+    builder = StateGraph(state).add_node("reply", ConversationNode(memory, reply, **node))
+    builder.add_edge(START, "reply")
     if behind:
-        builder.add_node("note", ConversationNode(memory, **node)).add_edge("reply", "note")
+        builder.add_node("behind", behind).add_edge("reply", "behind")
     saver = InMemorySaver() if checkpointer is None else checkpointer
     return builder.compile(saver, store=store)
 

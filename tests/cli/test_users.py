@@ -7,11 +7,11 @@ import sys
 import pytest
 from langchain_core.messages import HumanMessage
 from langgraph.checkpoint.sqlite import SqliteSaver
-from langgraph.graph import END, START, MessagesState, StateGraph
+from langgraph.graph import END, START, StateGraph
 from servers.redis_server import RedisServer
 from typer.testing import CliRunner
 
-from memagent_graph import ConversationMemory, ConversationNode
+from memagent_graph import ConversationMemory, ConversationNode, ConversationState
 from memagent_graph.cli.app import app
 from memagent_graph.memory.stores import open_store
 
@@ -33,8 +33,8 @@ def chatbot(where, tmp_path):
     checkpoints = tmp_path / "threads.sqlite"
     with open_store(where) as store, SqliteSaver.from_conn_string(str(checkpoints)) as saver:
         memory = ConversationMemory(store=store, remember_within=0)
-        builder = StateGraph(MessagesState)
-        builder.add_node("remember", ConversationNode(memory))
+        builder = StateGraph(ConversationState)
+        builder.add_node("remember", ConversationNode(memory, lambda state: {}))
         builder.add_edge(START, "remember")
         builder.add_edge("remember", END)
         agent = builder.compile(checkpointer=saver)

@@ -499,7 +499,7 @@ def test_the_decision_of_another_user_is_refused_unless_the_state_names_the_user
 def test_the_decision_of_a_reviewer_counts_for_the_user_of_the_turn(how):
     memory = approving(**NEVER)
     tell(memory, HUSUM)
-    graph = graph_with(memory, ApprovalNode(memory), behind=False)
+    graph = graph_with(memory, behind=ApprovalNode(memory))
     reply = {"accept": ids_of(hello(graph, how))}
 
     assert resume(graph, reply, how, user="olga") is None

@@ -22,6 +22,7 @@ from conversations import (
     ROOMY,
     Keeper,
     agent_with,
+    answer_with,
     graph_with,
     of,
     prompted,
@@ -175,6 +176,8 @@ def test_another_process_that_goes_on_with_a_thread_drops_what_was_rolled_back(p
 
 class Added(TypedDict, total=False):
     messages: Annotated[list[AnyMessage], operator.add]
+    memory_user: str
+    memory_left: str
 
 
 def test_what_waits_in_another_process_is_its_users_where_neither_state_nor_checkpoint_says(
@@ -395,13 +398,7 @@ class Replies(BaseCallbackHandler):
 
 def telling_graph(memory):
     """A graph whose model call tells the memory."""
-    model = ScriptedChatModel("Reply.")
-
-    def reply(state, config):
-        told = memory.prompt(config["configurable"]["user_id"])
-        return {"messages": [model.invoke([*told, *state["messages"]])]}
-
-    return graph_with(memory, reply)
+    return graph_with(memory, answer_with(ScriptedChatModel("Reply.")))
 
 
 def agent_in_a_graph(memory):

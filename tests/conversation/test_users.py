@@ -365,7 +365,7 @@ def saver(request, tmp_path):
 
 
 def graph(memory, saver):
-    return graph_with(memory, lambda state: {}, checkpointer=saver, behind=False)
+    return graph_with(memory, lambda state: {}, checkpointer=saver)
 
 
 def bytes_in(folder):

@@ -58,7 +58,6 @@ from memagent_graph import (
     create_memory_tools,
 )
 from memagent_graph.conversation.catch_up import catch_up
-from memagent_graph.conversation.node import RememberingState
 from memagent_graph.errors import ConfigurationError, ModelError
 from memagent_graph.testing import ScriptedChatModel, call_tool
 
@@ -81,13 +80,15 @@ def told(memory, user, about):
 
 class Added(TypedDict, total=False):
     messages: Annotated[list[AnyMessage], operator.add]
+    memory_user: str
+    memory_left: str
 
 
 def add_all(old, new):
     return reduce(add_messages, new, old)
 
 
-class Replayed(AgentState):
+class Replayed(ConversationState):
     messages: Annotated[list[AnyMessage], DeltaChannel(add_all)]
 
 
@@ -99,13 +100,7 @@ def replaying(memory, checkpointer=None):
     return graph_with(memory, state=Replayed, checkpointer=checkpointer)
 
 
-def only_behind(memory, checkpointer=None):
-    builder = StateGraph(MessagesState).add_node("reply", note).add_edge(START, "reply")
-    builder.add_node("note", ConversationNode(memory)).add_edge("reply", "note")
-    return builder.compile(checkpointer or InMemorySaver())
-
-
-@pytest.mark.parametrize("host", [agent_with, graph_with, only_adding, only_behind, replaying])
+@pytest.mark.parametrize("host", [agent_with, graph_with, only_adding, replaying])
 def test_two_users_of_one_thread_have_each_their_own_words(host):
     memory = new_memory()
     graph = host(memory)
@@ -248,28 +243,18 @@ def test_a_mark_that_is_none_breaks_no_turn(mark):
 
 
 def test_a_node_that_comes_again_in_a_resumed_run_goes_on_with_the_user_who_spoke():
-    def ask(_):
+    memory, shown = new_memory(), []
+    memory.save("I suffer from epilepsy.", user="ann", thread="before")
+
+    def reply(state):
+        shown.append(state["messages"][-1].text)
         return {"messages": [AIMessage(interrupt("May it be paid back?"))]}
 
-    memory, told_to = new_memory(), []
-
-    def reply(state: RememberingState):
-        user = state["memory_user"]
-        told_to.append((user, memory.prompt(user, about="epilepsy") != []))
-        return {"messages": [AIMessage("Noted.")]}
-
-    builder = StateGraph(ConversationState).add_node("remember", ConversationNode(memory))
-    builder.add_node("ask", ask).add_node("again", ConversationNode(memory))
-    builder.add_node("reply", reply).add_node("note", ConversationNode(memory))
-    for edge in (START, "remember"), ("remember", "ask"), ("ask", "again"), ("again", "reply"):
-        builder.add_edge(*edge)
-    graph = builder.add_edge("reply", "note").compile(InMemorySaver())
-
-    say(graph, "I suffer from epilepsy.", ANN)
-    memory.flush()
+    graph = graph_with(memory, reply)
+    say(graph, "Pay back what I paid for epilepsy.", ANN)
     graph.invoke(Command(resume="Paid."), BO)
 
-    assert told_to == [("ann", True)]
+    assert ["I suffer from epilepsy." in text for text in shown] == [True, True]
     assert "epilepsy" not in told(memory, "bo", "epilepsy")
 
 
@@ -289,9 +274,8 @@ def stopped_agent(memory, checkpointer, **options):
 
 def stopped_graph(memory, checkpointer, within=None, **options):
     builder = StateGraph(ConversationState, **options).add_node("stop", stop)
-    builder.add_node("host", within or ConversationNode(memory))
-    builder.add_node("note", note if within is None else lambda _: {})
-    builder.add_edge(START, "stop").add_edge("stop", "host").add_edge("host", "note")
+    builder.add_node("host", within or ConversationNode(memory, note))
+    builder.add_edge(START, "stop").add_edge("stop", "host")
     return builder.compile(checkpointer)
 
 
@@ -542,7 +526,7 @@ def test_what_leaves_the_thread_before_it_is_folded_is_not_remembered(host, turn
     memory = new_memory()
     graph = host(memory)
     say(graph, "My PIN is 4711.", ANN, id="secret")
-    node = {} if host is agent_with else {"as_node": "note"}
+    node = {} if host is agent_with else {"as_node": "reply"}
     graph.update_state(ANN, {"messages": [RemoveMessage("secret")]}, **node)
 
     if turn:

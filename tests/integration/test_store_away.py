@@ -10,11 +10,11 @@ from contextlib import closing
 import pytest
 from fixed_readers import ChainReader, numbered
 from langchain_core.messages import AIMessage, HumanMessage
-from langgraph.graph import START, MessagesState, StateGraph
+from langgraph.graph import START, StateGraph
 from servers.tcp_proxy import TCPProxy
 
 from memagent_graph import ConversationMemory, MemoryBank, ReadingConfig, create_memagent
-from memagent_graph.conversation.node import ConversationNode
+from memagent_graph.conversation.node import ConversationNode, ConversationState
 from memagent_graph.errors import StoreError
 from memagent_graph.memory.circuit import store_metrics
 from memagent_graph.memory.redis import RedisStore
@@ -215,7 +215,8 @@ def test_a_turn_is_neither_lost_nor_held_up_by_a_store_that_hangs(
 
 def test_a_graph_with_memory_goes_on_without_it_while_the_store_hangs(proxy, store):
     memory = ConversationMemory(store=store, window=4, remember_within=1e6)
-    builder = StateGraph(MessagesState).add_node("remember", ConversationNode(memory))
+    builder = StateGraph(ConversationState)
+    builder.add_node("remember", ConversationNode(memory, lambda state: {}))
     graph = builder.add_edge(START, "remember").compile()
     said = [*TURNS, HumanMessage("And you?", id="last")]
     proxy.stall()
