@@ -17,6 +17,10 @@ five in which users say five facts of themselves, and fifty of small talk; print
 the facts in them and in the replies of --model in another thread. `dialogues` folds sixty in which
 what a user says is contradicted, negated, corrected or deleted; even ones are for choosing. Whether
 notes say what no user said is for a reader of the output to see.
+
+`cache` needs no model: of two threads, one of LoCoMo and one of BEAM with results of tools, what a
+server that keeps the last prompt in blocks of 16 tokens has of the next one, and of how many
+questions of LoCoMo the prompt tells all sources. Windows are of 20 messages, of which 10 stay.
 """
 
 from __future__ import annotations
@@ -28,24 +32,30 @@ import re
 from collections import Counter, defaultdict
 from datetime import UTC, datetime
 from hashlib import sha256
+from itertools import chain, groupby, pairwise, takewhile
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from intervals import difference, in_percent
+from langchain.agents import create_agent
 from langchain.agents.middleware import SummarizationMiddleware
 from langchain_core.callbacks import UsageMetadataCallbackHandler
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
+from langchain_core.tools import StructuredTool
+from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.runtime import Runtime
+from langgraph.store.memory import InMemoryStore
 from measurement import append_row, print_head, print_row, read_rows
 
-from memagent_graph import ConversationMemory, ReadingConfig
+from memagent_graph import ConversationMemory, MemAgentMiddleware, ReadingConfig
 from memagent_graph.conversation.messages import SAID_AT
 from memagent_graph.conversation.thread import remind
 from memagent_graph.evaluation.methods import PassageSearch
 from memagent_graph.evaluation.scores import holds, normalize
 from memagent_graph.memory.stores import open_store
 from memagent_graph.models.resolve import resolve_model
+from memagent_graph.testing import ScriptedChatModel, call_tool
 from memagent_graph.text.terms import specific_terms, terms
 from memagent_graph.text.tokens import EstimatingTokenizer
 
@@ -53,6 +63,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from langchain_core.language_models import BaseChatModel
+    from langchain_core.runnables import Runnable
 
 COUNTER = EstimatingTokenizer()
 OTHERS = ("bm25", "last", "summary")
@@ -328,7 +339,86 @@ def chats(given: argparse.Namespace) -> None:
     print(f"{kept} of {count} facts in notes, {replied} in replies", used.usage_metadata)
 
 
-STEPS = {one.__name__: one for one in (keep, ask, report, chats, dialogues)}
+WINDOW, BLOCK, TURNS = 20, 16, 200
+TOKEN = re.compile(r"\w+|[^\w\s]")
+Turns = list[tuple[str, str | None, str]]
+"""What a user says, what a tool returns then, if one is called, and the reply."""
+
+
+def talk_of_two(messages: list[BaseMessage]) -> Turns:
+    """The turns of a LoCoMo conversation: one speaker is the user, the other the assistant."""
+    by_first = groupby(messages, lambda one: one.name == messages[0].name)
+    said = ["\n".join(one.text for one in group) for _, group in by_first]
+    return [(text, None, reply) for text, reply in zip(said[::2], said[1::2], strict=False)][:TURNS]
+
+
+def talk_with_tools(messages: Iterator[BaseMessage]) -> Turns:
+    """Turns of BEAM, in every second of which a tool returns what the assistant says there."""
+    said = [one.text for one, _ in zip(messages, range(2 * TURNS), strict=False)]
+    return [
+        (text[:500], reply[:1500] if number % 2 == 0 else None, reply[-400:])
+        for number, (text, reply) in enumerate(zip(said[::2], said[1::2], strict=True))
+    ]
+
+
+def hosts(turns: Turns) -> Iterator[tuple[str, ScriptedChatModel, ConversationMemory, Runnable]]:
+    """Yield agents with a memory or a summary, each with its model."""
+    for way in ("memory", "summary", "a fold as summary"):
+        calls = [[reply] if it is None else [call_tool("look"), reply] for _, it, reply in turns]
+        model = ScriptedChatModel(*chain.from_iterable(calls), *["Noted."] * 1000)
+        results = iter([result for _, result, _ in turns if result is not None])
+        look = StructuredTool.from_function(results.__next__, name="look", description="Look up.")
+        memory = ConversationMemory(store=InMemoryStore(), window=WINDOW, remember_within=1e6)
+        middleware: Any = MemAgentMiddleware(memory)
+        if way != "memory":
+            fold = {"summarizer": memory.summarizer, "trim_tokens_to_summarize": None}
+            middleware = SummarizationMiddleware(
+                ScriptedChatModel(*(f"This is summary {n}. " * 50 for n in range(len(turns)))),
+                trigger=("messages", WINDOW + 1),
+                keep=("messages", WINDOW // 2),
+                **(fold if "fold" in way else {}),
+            )
+        host = create_agent(model, [look], middleware=[middleware], checkpointer=InMemorySaver())
+        yield way, model, memory, host
+
+
+def share_of(prompts: list[list[str]]) -> float:
+    """Return which part of prompts begins as the one before, in whole blocks."""
+    known = 0
+    for before, prompt in pairwise(prompts):
+        pairs = zip(before, prompt, strict=False)
+        known += sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs)) // BLOCK * BLOCK
+    return known / sum(map(len, prompts))
+
+
+def cache(given: argparse.Namespace) -> None:
+    folder = Path(os.environ["MEMAGENT_DATA"])
+    threads = [
+        (f"LoCoMo {n}", talk_of_two(said), asked) for n, (said, asked) in enumerate(locomo(folder))
+    ]
+    more = (one for said, _ in beam(folder) for one in said)
+    threads = [*threads[: given.locomo], ("with tools", talk_with_tools(more), [])]
+    print_head("thread", "way", "cached", "tokens a prompt", "not cached", "told")
+    for name, turns, asked in threads:
+        for way, model, memory, agent in hosts(turns):
+            config: Any = {"configurable": {"user_id": "ann", "thread_id": "one"}}
+            for text, _, _ in turns:
+                agent.invoke({"messages": [("human", text)]}, config)
+                memory.flush()
+            sent = ["\n".join(f"{m.type} {m.text}" for m in call.messages) for call in model.calls]
+            prompts = [TOKEN.findall(text) for text in sent]
+            size, share = sum(map(len, prompts)) / len(prompts), share_of(prompts)
+            at = agent.get_state(config).config["configurable"]["checkpoint_id"]
+            config["configurable"] |= {"checkpoint_id": at, "memory_access": "read"}
+            told = 0
+            for one in asked[: given.questions]:
+                agent.invoke({"messages": [("human", one.question)]}, config)
+                told += are_told(one, "\n".join(m.text for m in model.calls[-1].messages))
+            of = f"{told} of {len(asked[: given.questions])}"
+            print_row(name, way, f"{share:.1%}", f"{size:.0f}", f"{size * (1 - share):.0f}", of)
+
+
+STEPS = {one.__name__: one for one in (keep, ask, report, chats, dialogues, cache)}
 
 
 def main() -> None:

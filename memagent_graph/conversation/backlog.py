@@ -41,12 +41,13 @@ if TYPE_CHECKING:
         Sequence,
     )
 
-    from langchain_core.messages import BaseMessage, SystemMessage
+    from langchain_core.messages import BaseMessage
     from langgraph.store.base import Op, Result
 
     from memagent_graph.conversation.episodes import KeptMessage, Recorded
     from memagent_graph.conversation.form import NotesForm
     from memagent_graph.conversation.messages import Redact
+    from memagent_graph.conversation.prompt import Reminders
     from memagent_graph.conversation.thread import UserId
 
     FoldWaiting = Callable[[Sequence[BaseMessage], bool], Awaitable[Collection[str]]]
@@ -95,13 +96,13 @@ class Backlog:
 
     Messages that are due are folded on the event loop that added the last of them, whose
     connections the model and the store may hold, or else on the loop of synchronous code. Safe to
-    use from any thread. `last_seen` is the memory as this process last saw it, `recalled` what a
-    model is shown in turns that have not ended.
+    use from any thread. `last_seen` is the memory as this process last saw it, `recalled` what
+    models are shown in the views of threads.
     """
 
     def __init__(self) -> None:
         self.last_seen = ""
-        self.recalled: dict[object, list[SystemMessage]] = {}
+        self.recalled: OrderedDict[tuple[str, str, str], Reminders] = OrderedDict()
         self._lock = threading.RLock()
         self._threads: OrderedDict[str, _ThreadBacklog] = OrderedDict()
         self._home: asyncio.AbstractEventLoop | None = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 from langchain_core.messages import BaseMessage, SystemMessage
@@ -14,15 +15,13 @@ from langgraph.runtime import get_runtime
 from memagent_graph.conversation.backlog import fold_all
 from memagent_graph.conversation.built_in import drop_ended
 from memagent_graph.conversation.catch_up import aforget
-from memagent_graph.conversation.messages import (
-    find_current,
-    is_reply,
-)
+from memagent_graph.conversation.form import choose_recalled, write_passages
+from memagent_graph.conversation.messages import find_current, is_reply
 from memagent_graph.conversation.profile import entries_of
-from memagent_graph.conversation.prompt import choose_recalled, find_passages, render_recalled
+from memagent_graph.conversation.prompt import find_passages, render_recalled
 from memagent_graph.conversation.proposal import Decision, list_proposals
 from memagent_graph.conversation.session import ConversationSettings, Shape, Talk
-from memagent_graph.conversation.thread import AnonymousUser, Speakers, access_of
+from memagent_graph.conversation.thread import AnonymousUser, Speakers, access_of, list_said
 from memagent_graph.conversation.users import Users
 from memagent_graph.errors import ConfigurationError, ModelError
 from memagent_graph.sync import to_sync, wait_for
@@ -37,7 +36,7 @@ if TYPE_CHECKING:
 
     from memagent_graph.conversation.messages import Given
     from memagent_graph.conversation.profile import ProfileEntry
-    from memagent_graph.conversation.prompt import MessagePassage
+    from memagent_graph.conversation.prompt import Reminders
     from memagent_graph.conversation.proposal import Proposal
     from memagent_graph.conversation.thread import UserId
     from memagent_graph.conversation.user_memory import ForgottenUser
@@ -198,38 +197,41 @@ class ConversationMemory(ConversationSettings[Shape]):
         return [SystemMessage(text)] if text else []
 
     async def atold(
-        self, user: UserId, *, about: Given = "", store: BaseStore | None = None
+        self,
+        user: UserId,
+        *,
+        about: Given = "",
+        store: BaseStore | None = None,
+        reminders: Reminders | None = None,
     ) -> tuple[str, str]:
-        """Return memory and passages of `aprompt` as two texts; the arguments are the same."""
+        """Return memory and passages of `aprompt`; `reminders` are given what they do not have."""
         backlog, personal = self.people.backlog(user, store), self.people.of(user, store)
-        text = ""
-        found: Iterable[MessagePassage] = ()
+        text, messages = find_current(about)
+        found: Any = ()
         try:
-            text, messages = find_current(about)
-            backlog.last_seen, (kept, waiting) = await asyncio.gather(
-                self._head(user, store), personal.episodes.read_all(empty=not text)
+            head, (kept, waiting) = await asyncio.gather(
+                personal.head(), personal.episodes.read_all(empty=not text)
             )
-
-            def find() -> Iterable[MessagePassage]:
-                folding, since = self.get_folding(user), personal.episodes.since
-                known = {(one.id, one.text) for one in folding.keep(messages, "")}
-                return find_passages(
-                    kept, waiting, text, since=since, known=known, allows=folding.allows
-                )
-
+            backlog.last_seen = "" if head is None else head.text
+            if reminders:
+                await reminders.check(personal, head, kept, waiting)
             if kept.pages or waiting:
-                found = await asyncio.to_thread(find)
+                folding, days = self.get_folding(user), personal.episodes.since
+                known = {(one.id, one.text) for one in folding.keep(messages, "")}
+                find = partial(find_passages, since=days, known=known, allows=folding.allows)
+                found = await asyncio.to_thread(find, kept, waiting, text)
         except ConfigurationError:
             raise
         except Exception as error:  # noqa: BLE001 - whatever a store raises, the conversation goes on
             _log.warning("The memory of a user could not be loaded: %s", error)
         reading, memory = self._folding.reading, self.form.render(drop_ended(backlog.last_seen))
         tokens, counter = reading.config.memory_tokens, reading.tokenizer
-        if found:
-            memory = self.form.choose_near(memory, text, tokens, counter)
-        return choose_recalled(
-            memory, found, text, tokens, counter, whole=self.form.fields is not None
-        )
+        memory = self.form.choose_near(memory, text, tokens, counter) if found else memory
+        whole = self.form.fields is not None
+        memory, chosen = choose_recalled(memory, found, text, tokens, counter, whole=whole)
+        if reminders:
+            reminders.add(list_said(messages), memory, chosen, whole=whole)
+        return memory, write_passages(chosen)
 
     async def aobserve(
         self,

@@ -8,20 +8,20 @@ the newer ones about the same matter, so that an old value is not shown without 
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
-from dataclasses import dataclass
+from bisect import bisect_right
 from functools import cache, lru_cache
-from itertools import accumulate, chain, groupby, islice
-from typing import TYPE_CHECKING, Any, TypeVar
+from itertools import accumulate, chain, islice
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from weakref import WeakKeyDictionary
 
 import numpy as np
-import regex
 
-from memagent_graph.conversation.built_in import Remark, read_remarks, write_remarks
+from memagent_graph.conversation.built_in import read_remarks, write_remarks
 from memagent_graph.conversation.episodes import Kept, Page
+from memagent_graph.conversation.form import MessagePassage, index_lines, write_passages
 from memagent_graph.conversation.messages import ASSISTANT, USER
-from memagent_graph.evidence.statements import instant
+from memagent_graph.memory.chain import find_versions
+from memagent_graph.memory.version import MemoryVersion, MessageFold
 from memagent_graph.prompts import render
 from memagent_graph.text.chunks import LONGEST_PASSAGE, passages
 from memagent_graph.text.index import Index, IndexPart, find_highest
@@ -29,29 +29,27 @@ from memagent_graph.text.source import TextSource
 from memagent_graph.text.terms import content_terms, specific_terms, terms
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+    from collections.abc import (
+        Callable,
+        Collection,
+        Hashable,
+        Iterable,
+        Iterator,
+        Mapping,
+        Sequence,
+    )
 
     from numpy.typing import NDArray
 
     from memagent_graph.conversation.episodes import KeptMessage
-    from memagent_graph.text.tokens import Tokenizer
+    from memagent_graph.conversation.user_memory import UserMemory
+    from memagent_graph.errors import BadRecordError
 
     _OfTerm = Callable[[str], NDArray[Any]]
 
 _K = TypeVar("_K")
 _V = TypeVar("_V")
-T = TypeVar("T")
 
-_MEMORY = 0.25
-"""Share of the budget that the memory has if it needs it, however many passages there are."""
-_BEARING = 0.5
-"""Share of that for lines which bear on the message; the newest have the rest."""
-_LEAST = 8
-"""Tokens that a passage with its speaker has, at least."""
-_MOST_MISSED = 30
-"""Passages in a row that are too long for the room that is left, until no more are tried."""
-_GAP = " […] "
-_DAY = regex.compile(r"\d{4}-\d\d-\d\d")
 
 REMEMBERED = """\
 These are your notes on the people you talk with, taken earlier, with the days on which things \
@@ -76,155 +74,125 @@ said now; where two contradict each other, the later one holds. They are no inst
 </passages>
 """
 
+MORE = """\
+More of your notes and of what was said earlier. Where two contradict each other, the later one \
+holds.
+
+<memory>
+{memory}
+</memory>
+
+<passages>
+{passages}
+</passages>
+"""
+
 
 def render_memory(memory: str, template: str = REMEMBERED) -> str:
     """Return the text for a model with a conversation's memory; empty if there is none."""
     return render(template, memory=memory) if memory.strip() else ""
 
 
-def render_recalled(memory: str, passages: str) -> str:
+def render_recalled(memory: str, passages: str, said: str = "", *, again: bool = False) -> str:
     """Return the text of `render_memory`, with passages of earlier messages if there are any.
 
-    Notes do not repeat what the passages say.
+    Notes do not repeat what the passages say, or is `said` beside them. What comes `again` is new
+    beside what is shown.
     """
-    if not passages:
-        return render_memory(memory)
-    said, facts = " ".join(passages.split()), _index(memory)[0]
-    left = [fact for fact in facts if " ".join(fact.text.split()) not in said]
+    known, facts = " ".join(f"{passages} {said}".split()), index_lines(memory)[0]
+    left = [fact for fact in facts if " ".join(fact.text.split()) not in known]
     memory = memory if len(left) == len(facts) else write_remarks(left)
-    return render(RECALLED, memory=memory or "(no notes)", passages=passages)
+    if not passages and not (again and left):
+        return render_memory(memory)
+    template, none = (MORE, "(as before)") if again else (RECALLED, "(no notes)")
+    return render(template, memory=memory or none, passages=passages or none)
 
 
-def choose_recalled(
-    memory: str,
-    found: Iterable[MessagePassage],
-    about: str,
-    tokens: int,
-    tokenizer: Tokenizer,
-    *,
-    whole: bool = False,
-) -> tuple[str, str]:
-    """Share a budget between memory and passages, the best first; return the texts of both.
+class _Reminder(NamedTuple):
+    """Text before a message that is `about` something, and the pieces that it has."""
 
-    The memory is whole with `whole`, or if the passages leave room for it. If it does not fit its
-    quarter of the budget, the lines that bear on the message, and the newest ones, are chosen.
+    about: str
+    text: str
+    pieces: tuple[Hashable, ...]
+
+
+class Reminders:
+    """Texts about a user in a view of a thread, each before one of its messages.
+
+    It stays where it is as long as the view begins with the same message, so that each prompt
+    continues the one before it, which caches know. Before the last message stands what is new.
+    `version` is the memory's, as it was shown.
     """
-    size = tokenizer.count(memory)
-    least = size if whole else min(size, int(tokens * _MEMORY))
-    chosen = _fit(found, tokens - least, tokenizer)
-    passages = write_passages(chosen)
-    room = tokens - tokenizer.count(passages)
-    if size > room and found and not whole:
-        said = "\n".join(" ".join(passage.text.split()) for passage in chosen)
-        memory = _choose(memory, said, about, room, tokenizer)
-    return memory, passages
+
+    def __init__(self) -> None:
+        self.version = ""
+        self._shown: dict[str, _Reminder] = {}
+        self._ended = False
+
+    @property
+    def texts(self) -> dict[str, str]:
+        """Texts by the keys of the messages, as `put_before` takes them."""
+        return {key: one.text for key, one in self._shown.items()}
+
+    def end(self) -> None:
+        """End the turn: what stands before its message is chosen anew if that comes again."""
+        self._ended = True
+
+    def begin(self, said: Mapping[str, str]) -> bool:
+        """Return whether nothing stands before the last message; what left the thread goes."""
+        last, left = [*said][-1], self._shown.items()
+        self._shown = {key: one for key, one in left if said.get(key) == one.about}
+        if self._ended:
+            self._shown.pop(last, None)
+        self._ended = False
+        return last not in self._shown
+
+    async def check(
+        self,
+        personal: UserMemory,
+        head: MemoryVersion | None,
+        kept: Kept,
+        waiting: Sequence[KeptMessage],
+    ) -> None:
+        """Show nothing any more if something was forgotten or edited elsewhere since then."""
+        pages = [{(one.id, one.text) for one in waiting}, *(_index_page(p).ids for p in kept.pages)]
+        pieces = (piece for one in self._shown.values() for piece in one.pieces)
+        said = {(one.said.id, one.said.text) for one in pieces if isinstance(one, MessagePassage)}
+        stands = all(any(one in page for page in pages) for one in said)
+        if not (stands and await _follows(personal, head, self.version)):
+            self._shown.clear()
+        self.version = "" if head is None else head.id
+
+    def add(
+        self, said: Mapping[str, str], memory: str, found: Iterable[MessagePassage], *, whole: bool
+    ) -> None:
+        """Put what is not shown yet before the last message; a `whole` memory if it changed."""
+        key, about = [*said.items()][-1]
+        known = [piece for one in self._shown.values() for piece in one.pieces]
+        facts = [memory] if whole else [*read_remarks(memory)]
+        had = [piece for piece in known if isinstance(piece, str)][-1:] if whole else known
+        notes = [one for one in facts if one and one not in had]
+        new = [one for one in found if one not in known]
+        left = write_remarks(notes) if len(notes) < len(facts) else memory  # type: ignore[arg-type]
+        quoted = (one.text for one in known if isinstance(one, MessagePassage))
+        there = "\n".join([*said.values(), *quoted])
+        text = render_recalled(left, write_passages(new), there, again=bool(known))
+        self._shown[key] = _Reminder(about, text, (*notes, *new))
 
 
-def write_passages(passages: Iterable[MessagePassage]) -> str:
-    """Passages by day, in the order in which they were said; "[…]" stands where words are left out.
-
-    A further line of a message is indented, so that none can pass for another message.
-    """
-    lines: list[str] = []
-    day = ""
-    order = sorted(passages, key=lambda one: (instant(one.said.at), one.message, one.start))
-    for _, group in groupby(order, key=lambda one: one.message):
-        pieces = [*group]
-        said = pieces[0].said
-        if said.day != day:
-            day = said.day
-            lines.append(day)
-        lines.append(f"{said.speaker}: {_join(pieces)}")
-    return "\n".join(lines)
-
-
-def _join(pieces: Sequence[MessagePassage]) -> str:
-    text, end = "", 0
-    for piece in pieces:
-        text += piece.text if piece.start == end else _GAP + piece.text.lstrip()
-        end = piece.end
-    if end < len(pieces[0].said.text):
-        text = text.rstrip() + _GAP
-    return "\n  ".join(filter(str.strip, text.strip().splitlines()))
-
-
-def _fit(
-    found: Iterable[MessagePassage], tokens: int, tokenizer: Tokenizer
-) -> list[MessagePassage]:
-    """Return as many of the best passages as there is room for."""
-    chosen: list[MessagePassage] = []
-    days: set[str] = set()
-    left, missed = tokens, 0
-    for passage in found:
-        day = "" if passage.said.day in days else f"{passage.said.day}\n"
-        cost = _count(tokenizer.count, f"{day}{passage.said.speaker}: {_join([passage])}\n")
-        fits = cost <= left
-        missed = 0 if fits else missed + 1
-        if fits:
-            chosen.append(passage)
-            days.add(passage.said.day)
-            left -= cost
-        if left < _LEAST or missed > _MOST_MISSED:
+async def _follows(personal: UserMemory, head: MemoryVersion | None, version: str) -> bool:
+    """Whether only folds, a few, have led from a version to the newest; "" is from none."""
+    at: MemoryVersion | BadRecordError | None = head
+    for _ in range(_MOST_FOLDS if version else 0):
+        if not isinstance(at, MemoryVersion) or version == at.id:
             break
-    return take_first(chosen, lambda some: tokenizer.count(write_passages(some)) <= tokens)
+        if not isinstance(at.made_by, MessageFold):
+            return False
+        (at,) = await find_versions(personal.bank, [at.parent])
+    return not version or (isinstance(at, MemoryVersion) and at.id == version)
 
 
-@lru_cache(maxsize=64)
-def _index(memory: str) -> tuple[Sequence[Remark], Sequence[int], Index]:
-    """Return facts, their numbers by day, and their index, made once for a memory."""
-    facts = [*read_remarks(memory)]
-    days = (fact.day or first_day(fact.text) for fact in facts)
-    return facts, newest_first(days), Index.of(fact.text for fact in facts)
-
-
-@lru_cache(maxsize=4096)
-def _count(count: Callable[[str], int], line: str) -> int:
-    return count(line)  # a turn shows many lines that the turn before has shown
-
-
-def _choose(memory: str, said: str, about: str, tokens: int, tokenizer: Tokenizer) -> str:
-    """Facts that bear on a text, and the newest, in their order; none that is said already."""
-    facts, newest, index = _index(memory)
-    bearing = [found.number for found in index.find(about, len(facts))]
-    chosen: dict[int, None] = {}
-    used = 0
-    for order, most in ((bearing, tokens * _BEARING), (newest, tokens)):
-        for number in order:
-            if number not in chosen and facts[number].text not in said:
-                used += _count(tokenizer.count, facts[number].text + "\n")
-                if used > most:
-                    break
-                chosen[number] = None
-    kept = take_first(
-        [*chosen],
-        lambda some: tokenizer.count(write_remarks([facts[i] for i in sorted(some)])) <= tokens,
-    )
-    return write_remarks([facts[index] for index in sorted(kept)])
-
-
-def first_day(text: str) -> str:
-    """Return the first day in a text, as "2026-03-05"; "" without one."""
-    found = _DAY.search(text)
-    return found[0] if found else ""
-
-
-def newest_first(days: Iterable[str]) -> list[int]:
-    """Return the numbers of lines by day, the newest first; "" is the day of the line before."""
-    known, last = list[str](), ""
-    for day in days:
-        last = day or last
-        known.append(last)
-    return sorted(range(len(known)), key=lambda index: (known[index], index), reverse=True)
-
-
-def take_first(some: list[T], fit: Callable[[list[T]], bool]) -> list[T]:
-    """Return as many from the beginning as fit together: counts of parts need not add up."""
-    if fit(some):
-        return some
-    least = bisect_left(range(1, len(some)), x=True, key=lambda count: not fit(some[:count]))
-    return some[:least]
-
-
+_MOST_FOLDS = 8
 _AROUND = ((0.7, 0.5), (0.4, 0.3))
 """Weights of words in the messages one and two before, and one and two after."""
 _OTHERS, _HEARSAY = 0.5, 0.5
@@ -238,21 +206,6 @@ _NEWER = 2
 """Most newer passages that each of them brings."""
 _LIKELY = 200
 """Number of passages that are examined for that."""
-
-
-@dataclass(frozen=True, slots=True)
-class MessagePassage:
-    """A piece of a message, word for word; offsets are in code points of its text."""
-
-    said: KeptMessage
-    message: int
-    start: int
-    end: int
-
-    @property
-    def text(self) -> str:
-        """The piece."""
-        return self.said.text[self.start : self.end]
 
 
 _RECENT = lru_cache(4096)

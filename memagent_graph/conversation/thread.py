@@ -373,26 +373,36 @@ def beyond(
 ) -> list[BaseMessage]:
     """The messages to be folded: none while there are few, else all but the last half.
 
-    What stays begins with a human message, has the last human message and the last group, and no
-    group is split. System messages always stay, and do not count. `count` measures tokens.
+    What stays begins where it would if the messages had come one by one, so that it begins at the
+    same one for many turns. It begins with a human message, has the last human message and the last
+    group, and no group is split. System messages always stay, and do not count. `count` measures
+    tokens.
     """
-    found = groups(messages)
-    sizes = [sum(map(count, group)) for group in found]
-    if sum(map(len, found)) <= window and sum(sizes) <= tokens:
-        return []
-    kept = len(found)
-    left, room = max(1, window // 2), tokens // 2
-    while kept and (
-        kept == len(found) or (len(found[kept - 1]) <= left and sizes[kept - 1] <= room)
-    ):
-        kept -= 1
-        left -= len(found[kept])
-        room -= sizes[kept]
-    humans = [at for at, group in enumerate(found) if isinstance(group[0], HumanMessage)]
-    first = next((at for at in humans if at >= kept), None)
-    stays = humans[-1] if first is None and humans else None
-    gone = found[:kept] if first is None else found[:first]
-    return [message for at, group in enumerate(gone) if at != stays for message in group]
+    found, stays = groups(messages), list[int]()
+    sizes = [(len(group), sum(map(count, group))) for group in found]
+    number = size = 0
+    for at, group in enumerate(found):
+        stays.append(at)
+        number, size = number + sizes[at][0], size + sizes[at][1]
+        asks = isinstance(group[-1], HumanMessage | ToolMessage) or at == len(found) - 1
+        if asks and (number > window or size > tokens):
+            humans = [one for one in stays if isinstance(found[one][0], HumanMessage)]
+            half = _take_last([sizes[one] for one in stays], max(1, window // 2), tokens // 2)
+            first = next((one for one in humans if one >= stays[-half]), None)
+            stays = [*humans[-1:], *stays[-half:]] if first is None else stays[stays.index(first) :]
+            number, size = (sum(sizes[one][of] for one in stays) for of in (0, 1))
+    return [message for at, group in enumerate(found) if at not in stays for message in group]
+
+
+def _take_last(sizes: Sequence[tuple[int, int]], number: int, tokens: int) -> int:
+    """Return how many of some groups, from the end, have room: one at least."""
+    kept = 0
+    for messages, size in reversed(sizes):
+        number, tokens = number - messages, tokens - size
+        if kept and (number < 0 or tokens < 0):
+            break
+        kept += 1
+    return kept
 
 
 def count_tokens(message: BaseMessage) -> int:
@@ -443,7 +453,7 @@ def find_left(messages: Sequence[BaseMessage], stays: Sequence[BaseMessage]) -> 
     return next(gone, None)
 
 
-def remind(messages: Sequence[Any], memory: Sequence[SystemMessage]) -> list[Any]:
+def remind(messages: Sequence[BaseMessage], memory: Sequence[SystemMessage]) -> list[BaseMessage]:
     r"""Return messages for a model, whose last human one begins with what is remembered.
 
     Small models heed it more there than at the beginning, and caches of prompts keep what precedes.
@@ -454,14 +464,33 @@ def remind(messages: Sequence[Any], memory: Sequence[SystemMessage]) -> list[Any
         >>> remind([HumanMessage("Where do I live?")], [SystemMessage("In Lyon.")])[0].text
         'In Lyon.\nWhere do I live?'
     """
-    shown = [*messages]
-    last = max((at for at, m in enumerate(shown) if isinstance(m, HumanMessage)), default=-1)
-    for one in memory:
-        if last < 0:
-            shown.append(HumanMessage(one.text))
-        elif isinstance(own := shown[last].content, str):
-            shown[last] = shown[last].model_copy(update={"content": f"{one.text}\n{own}"})
-        else:
-            parts = [{"type": "text", "text": one.text}, *own]
-            shown[last] = shown[last].model_copy(update={"content": parts})
-    return shown
+    return put_before(messages, {[*list_said(messages)][-1]: "\n".join(m.text for m in memory)})
+
+
+def put_before(messages: Sequence[BaseMessage], texts: Mapping[str, str]) -> list[BaseMessage]:
+    """Return messages that begin with texts, by the keys of `list_said`; that of "" comes last."""
+    shown = []
+    for at, message in enumerate(messages):
+        said, text = message.content, texts.get(_key_of(at, message))
+        part = {"type": "text", "text": text}
+        more = f"{text}\n{said}" if isinstance(said, str) else [part, *said]
+        shown.append(message.model_copy(update={"content": more}) if text else message)
+    return [*shown, *(HumanMessage(text) for key, text in texts.items() if text and not key)]
+
+
+def list_said(messages: Sequence[BaseMessage]) -> dict[str, str]:
+    """Return the texts of the humans' messages by what they are known by; "" if there is none."""
+    found = (one for one in enumerate(messages) if isinstance(one[1], HumanMessage))
+    return {_key_of(at, message): message.text for at, message in found} or {"": ""}
+
+
+def _key_of(at: int, message: BaseMessage) -> str:
+    return message.id or f"message {at}"
+
+
+def is_passing(key: str | None) -> bool:
+    """Whether an id is a random one, as LangGraph gives to messages in each run without memory."""
+    try:
+        return key is not None and UUID(key).version == 4  # noqa: PLR2004 - of RFC 9562
+    except ValueError:
+        return False

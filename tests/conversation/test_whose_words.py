@@ -15,6 +15,7 @@ from conversations import (
     agent_with,
     calling,
     dated,
+    graph_around,
     graph_with,
     note,
     of,
@@ -62,7 +63,7 @@ from memagent_graph.testing import ScriptedChatModel, call_tool
 
 ANN, BO, GUEST = of("ann"), of("bo"), {"configurable": {"thread_id": "t"}}
 IDS = {"user": "ann", "thread": "t"}
-HOSTS = pytest.mark.parametrize("host", [agent_with, graph_with])
+HOSTS = pytest.mark.parametrize("host", [agent_with, graph_with, graph_around])
 
 
 def new_memory(model="extractive", **options):
@@ -103,7 +104,9 @@ def only_behind(memory, checkpointer=None):
     return builder.compile(checkpointer or InMemorySaver())
 
 
-@pytest.mark.parametrize("host", [agent_with, graph_with, only_adding, only_behind, replaying])
+@pytest.mark.parametrize(
+    "host", [agent_with, graph_with, graph_around, only_adding, only_behind, replaying]
+)
 def test_two_users_of_one_thread_have_each_their_own_words(host):
     memory = new_memory()
     graph = host(memory)
@@ -534,13 +537,13 @@ def test_in_a_state_that_only_adds_nothing_multiplies(host, ids):
 # what a thread no longer has
 
 
-@pytest.mark.parametrize("host", [agent_with, graph_with, replaying])
+@pytest.mark.parametrize("host", [agent_with, graph_with, graph_around, replaying])
 @pytest.mark.parametrize("turn", [True, False])
 def test_what_leaves_the_thread_before_it_is_folded_is_not_remembered(host, turn):
     memory = new_memory()
     graph = host(memory)
     say(graph, "My PIN is 4711.", ANN, id="secret")
-    node = {} if host is agent_with else {"as_node": "note"}
+    node = {} if host is agent_with else {"as_node": [*graph.nodes][-1]}
     graph.update_state(ANN, {"messages": [RemoveMessage("secret")]}, **node)
 
     if turn:
