@@ -362,7 +362,7 @@ class Thread:
                 user, store = self.speaker.user, self._store
                 await self._memory.atold(user, about=shown, store=store, reminders=reminders)
             shown = put_before(shown, reminders.texts)
-        self._shown = {_known_by(one): own for one, (_, own) in zip(shown, left, strict=False)}
+        self._shown = {_key(one): own for one, (_, own) in zip(shown, left, strict=False)}
         return shown, changed
 
     def _list_left(
@@ -396,7 +396,7 @@ class Thread:
         update = result.update or {} if isinstance(result, Command) else result or {}
         if not isinstance(update, Mapping):
             return result
-        said = [self._shown.get(_known_by(m), m) for m in as_messages(update.get("messages") or ())]
+        said = [self._shown.get(_key(m), m) for m in as_messages(update.get("messages") or ())]
         new = [message for message in said if message not in self._state["messages"]]
         for message in new:
             message.id = message.id or str(uuid4())
@@ -473,7 +473,7 @@ class Thread:
         return stays, update
 
 
-def _known_by(message: BaseMessage) -> object:
+def _key(message: BaseMessage) -> object:
     return message.id, str(message.content)
 
 

@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections import defaultdict
 from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
 from itertools import groupby, product
 from operator import attrgetter
 from statistics import fmean
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from pydantic import TypeAdapter
 
@@ -24,8 +23,6 @@ from memagent_graph.evaluation import scores
 from memagent_graph.evaluation.samples import SampleQuestion, Unit, short
 from memagent_graph.evaluation.scores import mean_score
 from memagent_graph.readers.base import Usage
-from memagent_graph.rl.recorder import TraceRecorder
-from memagent_graph.rl.traces import JSONLinesSink, RecordedCall
 from memagent_graph.templates import escape_controls
 from memagent_graph.text.tokens import load_tokenizer
 
@@ -33,10 +30,11 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
     from pathlib import Path
 
+    from langchain_core.runnables import RunnableConfig
+
     from memagent_graph.config import ReadingConfig
     from memagent_graph.evaluation.samples import Sample, Task
     from memagent_graph.readers.base import Reader
-    from memagent_graph.rl.traces import Record
     from memagent_graph.text.tokens import Tokenizer
 
 
@@ -51,13 +49,12 @@ async def evaluate(
     config: ReadingConfig,
     seed: int = 0,
     concurrency: int = 1,
+    calls: CallRecorder | None = None,
 ) -> AsyncIterator[SampleResult]:
     """Run each method on each sample that has no result yet; yield results as they come.
 
     A stopped run resumes: lines of `out/samples.jsonl` are not made again, except for those with
-    an error. Each call of a chat model, failed ones too, is a `RecordedCall` of `out/calls.jsonl`,
-    which `memagent inspect --calls` shows; its rollout is sample and method. What a sample cost is
-    counted there.
+    an error.
 
     Args:
         reader: the model of every method.
@@ -69,6 +66,8 @@ async def evaluate(
         config: budgets of the readings.
         seed: seed of the samples, or of the order of questions.
         concurrency: samples to run at once.
+        calls: records each call of a chat model, a failed one too, under sample and method, and
+            says what it cost.
 
     Raises:
         ConfigurationError: The folder holds results of another model, seed, budget or file, or
@@ -86,7 +85,6 @@ async def evaluate(
         "tasks": _identities(tasks),
     }
     done = _begin(out, about)
-    calls = _CallSink(out / CALLS)
     wanted = iter([*places(tasks, lengths, samples)])
 
     async def work() -> list[SampleResult]:
@@ -116,7 +114,6 @@ async def evaluate(
         for task_ in running:
             task_.cancel()
         await asyncio.gather(*running, return_exceptions=True)
-        calls.close()
 
 
 def places(
@@ -145,9 +142,9 @@ async def _run(
     sample: Sample,
     unit: Unit,
     methods: list[str],
-    calls: _CallSink,
+    calls: CallRecorder | None,
 ) -> list[SampleResult]:
-    source, recorder = sample.open(), TraceRecorder(calls)
+    source = sample.open()
     asked = {one.name: getattr(sample, one.name) for one in fields(SampleQuestion)}
     results = []
     for method in methods:
@@ -155,7 +152,7 @@ async def _run(
         figures: dict[str, Any] = {}
         usage, rollout = Usage(), f"{sample.id} {method}"
         try:
-            run = recorder.config(rollout=rollout)
+            run = calls.config(rollout=rollout) if calls else None
             way = ways.make_method(method, reader, config, sample.template, run)
             outcome = await way(sample.question, source)
             seconds = perf_counter() - started
@@ -169,7 +166,7 @@ async def _run(
         except MemAgentError as error:
             seconds = perf_counter() - started
             figures = {"error": str(error)}
-        usage = calls.spent.pop(rollout, usage)
+        usage = (calls and calls.spent(rollout)) or usage
         for name in ("calls", "input_tokens", "output_tokens"):
             figures[name] = getattr(usage, name)
         seconds = round(seconds, 4)
@@ -177,22 +174,16 @@ async def _run(
     return results
 
 
-class _CallSink(JSONLinesSink):
-    """Writes calls to a file, and adds up what was `spent` for each rollout."""
+class CallRecorder(Protocol):
+    """Records the calls of models, as `CallRecord` of `memagent_graph.rl.recorder` does."""
 
-    def __init__(self, path: Path) -> None:
-        super().__init__(path)
-        self.spent: dict[str, Usage] = defaultdict(Usage)
+    def config(self, *, rollout: str) -> RunnableConfig:
+        """Return a config for runs whose calls are recorded under an id."""
 
-    def write(self, record: Record) -> None:
-        super().write(record)
-        if isinstance(record, RecordedCall):
-            of = record.usage or {}
-            tokens = (of.get("input_tokens", 0), of.get("output_tokens", 0))
-            self.spent[record.rollout] += Usage(1, *tokens, record.seconds)
+    def spent(self, rollout: str) -> Usage | None:
+        """Return what calls under an id cost since it was asked last; None without a call."""
 
 
-CALLS = "calls.jsonl"
 RESULTS = "samples.jsonl"
 RUN = "run.json"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import warnings
-from collections import Counter
+from collections import Counter, defaultdict
 from dataclasses import dataclass
 from hashlib import sha256
 from time import perf_counter
@@ -16,10 +16,19 @@ from langchain_core.messages import convert_to_openai_messages
 
 from memagent_graph.errors import TraceError
 from memagent_graph.graph.reading import Observer, part
-from memagent_graph.rl.traces import Conversation, End, Feedback, RecordedCall, fingerprint
+from memagent_graph.readers.base import Usage
+from memagent_graph.rl.traces import (
+    Conversation,
+    End,
+    Feedback,
+    JSONLinesSink,
+    RecordedCall,
+    fingerprint,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from pathlib import Path
     from uuid import UUID
 
     from langchain_core.messages import AIMessage, BaseMessage
@@ -368,3 +377,42 @@ class _RecordedReading:
     group: str
     rollout: str
     steps: int = 0
+
+
+class CallRecord(TraceRecorder):
+    """Records each call of any chat model in a file, also those that train nothing.
+
+    `load` reads them again, and `memagent inspect --calls FILE` shows them.
+
+    Args:
+        path: the file, to which they are appended.
+
+    Examples:
+        >>> from memagent_graph.rl.recorder import CallRecord
+        >>> from memagent_graph.rl.traces import load
+        >>> from memagent_graph.testing import ScriptedChatModel
+        >>> record = CallRecord("calls.jsonl")
+        >>> reply = ScriptedChatModel("At nine.").invoke("When?", record.config(rollout="one"))
+        >>> load("calls.jsonl").calls[0].reply
+        'At nine.'
+        >>> record.spent("one").calls
+        1
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        super().__init__(JSONLinesSink(path))
+        self._spent: dict[str, Usage] = defaultdict(Usage)
+
+    def spent(self, rollout: str) -> Usage | None:
+        """Return what the calls of a rollout cost since it was asked last; None without a call."""
+        return self._spent.pop(rollout, None)
+
+    def _end_call(
+        self, run_id: UUID, reply: AIMessage | None, error: str | None = None
+    ) -> _RunningCall | None:
+        call = super()._end_call(run_id, reply, error)
+        if call is not None and call.rollout is not None:
+            of: Mapping[str, int] = (reply and reply.usage_metadata) or {}  # type: ignore[assignment]
+            tokens = (of.get("input_tokens", 0), of.get("output_tokens", 0))
+            self._spent[call.rollout] += Usage(1, *tokens, perf_counter() - call.started)
+        return call

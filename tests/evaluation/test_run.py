@@ -8,9 +8,10 @@ from vaults import VaultTask
 from memagent_graph.config import ReadingConfig
 from memagent_graph.errors import ConfigurationError, ModelError
 from memagent_graph.evaluation.questions import QuestionTask
-from memagent_graph.evaluation.run import CALLS, RESULTS, SampleResult, evaluate, load, tabulate
+from memagent_graph.evaluation.run import RESULTS, SampleResult, evaluate, load, tabulate
 from memagent_graph.evaluation.samples import parse_length, short
 from memagent_graph.readers.resolve import resolve_reader
+from memagent_graph.rl.recorder import CallRecord
 from memagent_graph.rl.traces import load as load_traces
 from memagent_graph.testing import ScriptedChatModel
 from memagent_graph.text.source import TextSource
@@ -88,8 +89,9 @@ def test_every_call_is_kept_with_what_it_cost_also_of_samples_that_fail(tmp_path
     reader = resolve_reader(ScriptedChatModel(reply), config=CONFIG)
     ways = ("memagent", "truncate")
 
-    results = run(tmp_path, reader=reader, tasks=[VaultTask("one")], samples=1, methods=ways)
-    calls = load_traces(tmp_path / CALLS).calls
+    record = {"calls": CallRecord(tmp_path / "calls.jsonl"), "samples": 1, "methods": ways}
+    results = run(tmp_path, reader=reader, tasks=[VaultTask("one")], **record)
+    calls = load_traces(tmp_path / "calls.jsonl").calls
 
     assert all("The key is invalid." in result.error for result in results)
     for result in results:
