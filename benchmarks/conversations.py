@@ -18,9 +18,9 @@ the facts in them and in the replies of --model in another thread. `dialogues` f
 what a user says is contradicted, negated, corrected or deleted; even ones are for choosing. Whether
 notes say what no user said is for a reader of the output to see.
 
-`cache` needs no model: of two threads, one of LoCoMo and one of BEAM with results of tools, what a
-server that keeps the last prompt in blocks of 16 tokens has of the next one, and of how many
-questions of LoCoMo the prompt tells all sources. Windows are of 20 messages, of which 10 stay.
+`cache` says of threads, of LoCoMo and of BEAM with results of tools, what a server that keeps the
+last prompt in blocks of 16 tokens has of the next one, or --model's really has of the first
+--questions, and for how many questions it tells all sources. 10 to 20 messages are shown.
 """
 
 from __future__ import annotations
@@ -182,13 +182,11 @@ def contexts(
         return
     if way == "summary":
         writer = resolve_model(given.model, base_url=given.base_url, temperature=0.0)
-        size: Any = ("tokens", given.budget)
-        half: Any = ("tokens", given.budget // 2)
-        middleware, told = SummarizationMiddleware(writer, trigger=size, keep=half), messages[:0]
+        size, told = given.budget, messages[:0]
+        made = SummarizationMiddleware(writer, trigger=("tokens", size), keep=("tokens", size // 2))
         for said in messages:
             told.append(said)
-            state: Any = {"messages": told}
-            if changed := middleware.before_model(state, Runtime()):
+            if changed := made.before_model({"messages": told}, Runtime()):  # type: ignore[typeddict-item]
                 told = changed["messages"][1:]  # the first removes all
         yield from (("", text_of(told)) for _ in asked)
         return
@@ -341,14 +339,13 @@ def chats(given: argparse.Namespace) -> None:
 
 WINDOW, BLOCK, TURNS = 20, 16, 200
 TOKEN = re.compile(r"\w+|[^\w\s]")
-Turns = list[tuple[str, str | None, str]]
-"""What a user says, what a tool returns then, if one is called, and the reply."""
+Turns = list[tuple[str, str | None, str]]  # a user's words, what a tool returns, the reply
 
 
 def talk_of_two(messages: list[BaseMessage]) -> Turns:
     """The turns of a LoCoMo conversation: one speaker is the user, the other the assistant."""
-    by_first = groupby(messages, lambda one: one.name == messages[0].name)
-    said = ["\n".join(one.text for one in group) for _, group in by_first]
+    talks = groupby(messages, lambda one: one.name == messages[0].name)
+    said = ["\n".join(one.text for one in talk) for _, talk in talks]
     return [(text, None, reply) for text, reply in zip(said[::2], said[1::2], strict=False)][:TURNS]
 
 
@@ -363,7 +360,7 @@ def talk_with_tools(messages: Iterator[BaseMessage]) -> Turns:
 
 def hosts(turns: Turns) -> Iterator[tuple[str, ScriptedChatModel, ConversationMemory, Runnable]]:
     """Yield agents with a memory or a summary, each with its model."""
-    for way in ("memory", "summary", "a fold as summary"):
+    for way in ("memory", "summary"):
         calls = [[reply] if it is None else [call_tool("look"), reply] for _, it, reply in turns]
         model = ScriptedChatModel(*chain.from_iterable(calls), *["Noted."] * 1000)
         results = iter([result for _, result, _ in turns if result is not None])
@@ -371,31 +368,35 @@ def hosts(turns: Turns) -> Iterator[tuple[str, ScriptedChatModel, ConversationMe
         memory = ConversationMemory(store=InMemoryStore(), window=WINDOW, remember_within=1e6)
         middleware: Any = MemAgentMiddleware(memory)
         if way != "memory":
-            fold = {"summarizer": memory.summarizer, "trim_tokens_to_summarize": None}
             middleware = SummarizationMiddleware(
                 ScriptedChatModel(*(f"This is summary {n}. " * 50 for n in range(len(turns)))),
                 trigger=("messages", WINDOW + 1),
                 keep=("messages", WINDOW // 2),
-                **(fold if "fold" in way else {}),
             )
-        host = create_agent(model, [look], middleware=[middleware], checkpointer=InMemorySaver())
-        yield way, model, memory, host
+        made = create_agent(model, [look], middleware=[middleware], checkpointer=InMemorySaver())
+        yield way, model, memory, made
 
 
 def share_of(prompts: list[list[str]]) -> float:
     """Return which part of prompts begins as the one before, in whole blocks."""
-    known = 0
-    for before, prompt in pairwise(prompts):
-        pairs = zip(before, prompt, strict=False)
-        known += sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs)) // BLOCK * BLOCK
-    return known / sum(map(len, prompts))
+    pairs = (zip(*pair, strict=False) for pair in pairwise(prompts))
+    same = (len([*takewhile(lambda two: two[0] == two[1], pair)]) for pair in pairs)
+    return sum(one // BLOCK * BLOCK for one in same) / sum(map(len, prompts))
+
+
+def share_of_server(given: argparse.Namespace, model: ScriptedChatModel) -> float:
+    """Return which part of prompts, of the first --questions, a real server had in its cache."""
+    asked = resolve_model(given.model, base_url=given.base_url, temperature=0.0)
+    counts: Counter[str] = Counter()
+    for call in model.calls[: given.questions]:
+        used: Any = asked.invoke(call.messages, max_tokens=1).usage_metadata
+        counts.update(all=used["input_tokens"], **used.get("input_token_details", {}))
+    return counts["cache_read"] / counts["all"]
 
 
 def cache(given: argparse.Namespace) -> None:
     folder = Path(os.environ["MEMAGENT_DATA"])
-    threads = [
-        (f"LoCoMo {n}", talk_of_two(said), asked) for n, (said, asked) in enumerate(locomo(folder))
-    ]
+    threads = [("LoCoMo", talk_of_two(said), asked) for said, asked in locomo(folder)]
     more = (one for said, _ in beam(folder) for one in said)
     threads = [*threads[: given.locomo], ("with tools", talk_with_tools(more), [])]
     print_head("thread", "way", "cached", "tokens a prompt", "not cached", "told")
@@ -406,6 +407,8 @@ def cache(given: argparse.Namespace) -> None:
                 agent.invoke({"messages": [("human", text)]}, config)
                 memory.flush()
             sent = ["\n".join(f"{m.type} {m.text}" for m in call.messages) for call in model.calls]
+            if given.model:
+                print(name, way, f"{share_of_server(given, model):.1%} cached by the server")
             prompts = [TOKEN.findall(text) for text in sent]
             size, share = sum(map(len, prompts)) / len(prompts), share_of(prompts)
             at = agent.get_state(config).config["configurable"]["checkpoint_id"]
@@ -414,8 +417,7 @@ def cache(given: argparse.Namespace) -> None:
             for one in asked[: given.questions]:
                 agent.invoke({"messages": [("human", one.question)]}, config)
                 told += are_told(one, "\n".join(m.text for m in model.calls[-1].messages))
-            of = f"{told} of {len(asked[: given.questions])}"
-            print_row(name, way, f"{share:.1%}", f"{size:.0f}", f"{size * (1 - share):.0f}", of)
+            print_row(name, way, f"{share:.1%}", f"{size:.0f}", f"{size * (1 - share):.0f}", told)
 
 
 STEPS = {one.__name__: one for one in (keep, ask, report, chats, dialogues, cache)}

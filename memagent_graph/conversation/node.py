@@ -63,7 +63,7 @@ _UNKNOWN = (
     'in {{"configurable": {{"user_id": "..."}}}}, too.'
 )
 
-_MOST_VIEWS = 16
+_MOST_VIEWS = 4
 """Views of a user's threads of which a process knows what was shown."""
 _log = logging.getLogger(__name__)
 

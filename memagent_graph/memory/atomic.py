@@ -123,7 +123,9 @@ def agrees(
     """Whether an item's value (None if absent) is as `acommit` expects."""
     if value is None or expected is None:
         return value is expected
-    return isinstance(expected, EllipsisType) or _plain(value) == _plain(expected)
+    return (
+        isinstance(expected, EllipsisType) or value == expected or _plain(value) == _plain(expected)
+    )
 
 
 def _plain(value: object) -> object:
