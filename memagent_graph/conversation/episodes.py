@@ -134,6 +134,11 @@ class Page:
         return frozenset((one.thread, one.id) for one in self.said)
 
     @cached_property
+    def texts(self) -> frozenset[tuple[str, str]]:
+        """Ids and texts of the messages."""
+        return frozenset((one.id, one.text) for one in self.said)
+
+    @cached_property
     def oldest(self) -> str:
         """The first day of a message; "" without one."""
         return min((one.day for one in self.said), default="")

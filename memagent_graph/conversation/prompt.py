@@ -155,7 +155,7 @@ class Reminders:
         waiting: Sequence[KeptMessage],
     ) -> None:
         """Show nothing any more if something was forgotten or edited elsewhere since then."""
-        pages = [{(one.id, one.text) for one in waiting}, *(_index_page(p).ids for p in kept.pages)]
+        pages = [{(one.id, one.text) for one in waiting}, *(page.texts for page in kept.pages)]
         pieces = (piece for one in self._shown.values() for piece in one.pieces)
         said = {(one.said.id, one.said.text) for one in pieces if isinstance(one, MessagePassage)}
         stands = all(any(one in page for page in pages) for one in said)
