@@ -179,10 +179,11 @@ async def thin(
             whole = replace(known[key], sources=tuple(sources))
             kept[key] = {**whole.to_record(), "thinned": True}
     done, _ = await release(records, name, ids, readable, kept)
-    runs = records.runs_of(name)
-    ended = [run async for run in records.scan(runs) if not isinstance(run, BadRecordError)]
-    left = [run.key for run in ended if run.value.get("version") in gone]
-    await records.items([records.put(runs, key, None) for key in left])
+    if tip.thread is None:  # no reading moves the memory of a user
+        runs = records.runs_of(name)
+        ended = [run async for run in records.scan(runs) if not isinstance(run, BadRecordError)]
+        left = [run.key for run in ended if run.value.get("version") in gone]
+        await records.items([records.put(runs, key, None) for key in left])
     return done.versions
 
 
