@@ -10,8 +10,6 @@ import os
 import signal
 import ssl
 import sys
-import warnings
-from importlib.util import find_spec
 from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING, Any
@@ -22,6 +20,7 @@ from hypothesis import settings
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator, Sequence
 
+    from servers.redis_server import RedisServer
     from servers.vllm_server import VLLMServer
 
 # The models of tests are so small that a second thread only waits; set before torch is imported.
@@ -87,22 +86,22 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("MEMAGENT_STORE_SECONDS")
 
 
+@pytest.fixture
+def redis(tmp_path: Path) -> Iterator[RedisServer]:
+    """A real server that the test may kill."""
+    from servers.redis_server import RedisServer
+
+    server = RedisServer(tmp_path)
+    yield server
+    server.kill()
+
+
 @pytest.fixture(scope="session")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a small model."""
     from tiny_model import tiny_model
 
     return tiny_model(tmp_path_factory.mktemp("models") / "tiny")
-
-
-def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Start vLLM's engines faster."""
-    if item.get_closest_marker("vllm") and find_spec("vllm"):
-        from servers.vllm_server import fork_engines
-
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of vLLM and of what it imports
-            fork_engines()
 
 
 @pytest.fixture(scope="session")
@@ -117,14 +116,17 @@ def vllm(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[VLLMS
 
 
 @contextlib.contextmanager
-def _one_worker_at_a_time(config: pytest.Config) -> Iterator[None]:
+def _one_worker_before_the_others(config: pytest.Config) -> Iterator[None]:
     """Hold the folder that the workers of a session share."""
     if not hasattr(config, "workerinput"):  # nor is a session that a test starts a worker
         yield
         return
     folder = os.open(Path(config.option.basetemp).parent, os.O_RDONLY)
     try:
-        fcntl.flock(folder, fcntl.LOCK_EX)
+        try:
+            fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            fcntl.flock(folder, fcntl.LOCK_SH)
         yield
     finally:
         os.close(folder)
@@ -134,11 +136,11 @@ def _one_worker_at_a_time(config: pytest.Config) -> Iterator[None]:
 def pytest_collection(session: pytest.Session) -> Generator[None, object, object]:
     """Look for no garbage among a million objects of modules and tests, which stay.
 
-    Workers take turns: the first compiles all that is imported, and the others load it.
+    The first worker compiles all that is imported, and the others load it, at the same time.
     """
     gc.disable()
     try:
-        with _one_worker_at_a_time(session.config):
+        with _one_worker_before_the_others(session.config):
             return (yield)
     finally:
         gc.collect()
@@ -147,18 +149,26 @@ def pytest_collection(session: pytest.Session) -> Generator[None, object, object
         gc.enable()
 
 
+def _runs_language_models(item: pytest.Item) -> bool:
+    return not {"torch", "tiny_model"}.isdisjoint(vars(getattr(item, "module", item)))
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Deal the modules with slow tests to the workers, each of which begins with its own.
 
     A worker's share is a run of the list (`--dist worksteal`); at the end, none waits for another.
+    The first has all modules that run language models, as what they need takes long to import.
     """
     workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
-    slow = [item for item in items if item.get_closest_marker("slow")]
-    fast = [item for item in items if not item.get_closest_marker("slow")]
+    models = [item for item in items if _runs_language_models(item)]
+    other = [item for item in items if not _runs_language_models(item)]
+    slow = [item for item in other if item.get_closest_marker("slow")]
+    fast = [item for item in other if not item.get_closest_marker("slow")]
     modules = {path: number for number, path in enumerate(dict.fromkeys(i.path for i in slow))}
     dealt: list[pytest.Item] = []
     for worker in range(workers):
         own = [item for item in slow if modules[item.path] % workers == worker]
+        own = own if worker else models + own
         room = max(0, -(-len(items) // workers) - len(own))
         dealt += own + fast[:room]
         del fast[:room]

@@ -1,6 +1,6 @@
 """What the library itself costs, each time against a peer of the same run.
 
-    MEMAGENT_DATA=... python benchmarks/overhead.py call|graph|reply|cache|segments [--rounds 5]
+    MEMAGENT_DATA=... python benchmarks/overhead.py call|graph|reply [--rounds 5]
 
 - `call`: processor time of a call with all checks, against a bare loop over the `openai` SDK.
   32 documents of 10 chunks are read at once from a server that answers at once, in a process of its
@@ -10,22 +10,18 @@
   and the chunks are small, so that what is timed is the state machine.
 - `reply`: an agent with the middleware, a scripted model and a real Redis, against the same agent
   without it, by the clock; the turns of both take turns, while folds run in the background.
-- `cache`: what a server that keeps the prefix of the last prompt has of the next one, over turns of
-  BEAM cut to 500 characters: with the middleware, LangChain's summaries, and neither.
-- `segments`: a document of 640 chunks in segments, against one, by the clock; a call takes 0.2 s.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import os
 import sys
 import tempfile
 import time
 from contextlib import contextmanager
-from itertools import count, pairwise, takewhile
+from itertools import count
 from multiprocessing import Pipe, Process
 from pathlib import Path
 from statistics import median
@@ -327,65 +323,7 @@ def reply(rounds: int) -> None:
     print(f"{more:.2f} ms more a reply; {len(known.split())} words are remembered")
 
 
-# Prompt caches
-
-
-def same(two: tuple[str, str]) -> bool:
-    return two[0] == two[1]
-
-
-def cache(_: int) -> None:
-    from langchain.agents import create_agent
-    from langchain.agents.middleware import SummarizationMiddleware
-    from langgraph.checkpoint.memory import InMemorySaver
-    from langgraph.store.memory import InMemoryStore
-
-    from memagent_graph import ConversationMemory, MemAgentMiddleware
-    from memagent_graph.testing import ScriptedChatModel
-
-    chats = json.loads(Path(os.environ["MEMAGENT_DATA"], "beam_100k.json").read_text("utf-8"))
-    said = [turn["content"][:500] for chat in chats for turn in chat["turns"]][:300]
-    memory = ConversationMemory(store=InMemoryStore())
-    notes = ScriptedChatModel(*["What was said so far. " * 50] * len(said))
-    summary = SummarizationMiddleware(notes, trigger=("messages", 50), keep=("messages", 25))
-    ways = {"memory": [MemAgentMiddleware(memory)], "summaries": [summary], "neither": []}
-    for way, middleware in ways.items():
-        model = ScriptedChatModel(*said[1::2])
-        agent = create_agent(model, [], middleware=middleware, checkpointer=InMemorySaver())
-        for text in said[::2]:
-            config: Any = {"configurable": {"user_id": "ann", "thread_id": "1"}}
-            agent.invoke({"messages": [("human", text)]}, config)
-            memory.flush()
-        prompts = ["\n".join(m.text for m in call.messages) for call in model.calls]
-        pairs = (takewhile(same, zip(*pair, strict=False)) for pair in pairwise(prompts))
-        known = sum(1 for pair in pairs for _ in pair)
-        sent = sum(map(len, prompts))
-        print(f"{way}: {sent:,} characters sent, {known / sent:.1%} of them known")
-
-
-# Segments
-
-LINES, SECONDS = 642, 0.2
-
-
-def segments(_: int) -> None:
-    text = "".join(f"Line {number:>4} is here, to be read.\n\n" for number in range(LINES))
-    asked = {"question": "When did it ring?", "document": text}
-    took: dict[int, float] = {}
-    with server("The bell rang at nine.", SECONDS) as url:
-        for number in (1, 8, 64):
-
-            async def read(number: int = number) -> None:
-                model = ChatEndpoint(model="small", base_url=url, api_key="none")
-                config = ReadingConfig(chunk_tokens=13, segments=number)
-                await create_memagent(model, config=config).ainvoke(asked)
-                await model.aclose()
-
-            took[number] = 1000 * seconds_of(lambda: asyncio.run(read()), time.perf_counter)
-            show(f"one segment, against {number}", [took[1]], [took[number]], "ms")
-
-
-MEASURES = {"call": call, "graph": graph, "reply": reply, "cache": cache, "segments": segments}
+MEASURES = {"call": call, "graph": graph, "reply": reply}
 
 
 def main() -> None:

@@ -191,11 +191,10 @@ async def measure_size(store: BaseStore, memories: int) -> dict[str, tuple[int, 
 
 def puts(bank: MemoryBank, name: str, versions: int) -> Iterator[PutOp]:
     """Yield the writes of a named memory: its versions, the list of them, and its name."""
-    records = bank.records
     for version in chain(name, versions):
-        yield records.put(records.versions, version.id, {**version.to_record(), "owners": [name]})
-        yield records.put(records.members(name), version.id, {})
-    yield records.put(records.heads, name, {"version": version.id})
+        yield bank.put(bank.versions, version.id, {**version.to_record(), "owners": [name]})
+        yield bank.put(bank.members(name), version.id, {})
+    yield bank.put(bank.heads, name, {"version": version.id})
 
 
 async def user_puts(users: int) -> AsyncIterator[PutOp]:

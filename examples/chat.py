@@ -14,18 +14,17 @@ import sys
 from langchain_core.messages import AIMessage
 from langgraph.graph import END, START, StateGraph
 
-from memagent_graph import ConversationMemory, ConversationNode, ConversationState
+from memagent_graph import ConversationMemory, ConversationState, ReplyNode
 from memagent_graph.errors import ModelError
 from memagent_graph.memory.stores import open_store
 from memagent_graph.models.resolve import resolve_model
 
 
 def reply(state: ConversationState) -> ConversationState:
-    """Answer from the recent messages and the memory."""
+    """Answer from the messages, which are the recent ones with the memory."""
     if model is None:
         return {"messages": [AIMessage("I see.")]}
-    said = state["memory_view"]
-    return {"messages": [model.invoke([*memory.prompt(user, about=said), *said])]}
+    return {"messages": [model.invoke(state["messages"])]}
 
 
 named = os.environ.get("MEMAGENT_MODEL", "extractive")
@@ -38,13 +37,9 @@ user = sys.argv[1] if len(sys.argv) > 1 else "me"
 with open_store() as store:
     memory = ConversationMemory("extractive" if small else named, store=store)
     builder = StateGraph(ConversationState)
-    builder.add_node("remember", ConversationNode(memory))
-    builder.add_node("reply", reply)
-    builder.add_node("note", ConversationNode(memory))
-    builder.add_edge(START, "remember")
-    builder.add_edge("remember", "reply")
-    builder.add_edge("reply", "note")
-    builder.add_edge("note", END)
+    builder.add_node("reply", ReplyNode(memory, reply))
+    builder.add_edge(START, "reply")
+    builder.add_edge("reply", END)
     graph = builder.compile(store=store)
 
     messages = []

@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     from memagent_graph.conversation.memory import ConversationMemory
     from memagent_graph.conversation.middleware import ApprovalMiddleware as ApprovalMiddleware
     from memagent_graph.conversation.middleware import MemAgentMiddleware as MemAgentMiddleware
-    from memagent_graph.conversation.node import ApprovalNode, ConversationNode, ConversationState
-    from memagent_graph.conversation.tools import create_memory_tools
+    from memagent_graph.conversation.node import ConversationNode, ConversationState, ReplyNode
+    from memagent_graph.conversation.tools import ApprovalNode, create_memory_tools
     from memagent_graph.facts.record import Fact, facts_of
     from memagent_graph.facts.rules import Facts
     from memagent_graph.graph.build import create_memagent
@@ -42,6 +42,7 @@ __all__ = [
     "Prompts",
     "ReadingConfig",
     "RedisStore",
+    "ReplyNode",
     "Result",
     "corpus",
     "create_facts_tool",
@@ -61,8 +62,8 @@ _MODULES = {
     "config": ["ReadingConfig"],
     "conversation.memory": ["ConversationMemory"],
     "conversation.middleware": ["ApprovalMiddleware", "MemAgentMiddleware"],
-    "conversation.node": ["ApprovalNode", "ConversationNode", "ConversationState"],
-    "conversation.tools": ["create_memory_tools"],
+    "conversation.node": ["ConversationNode", "ConversationState", "ReplyNode"],
+    "conversation.tools": ["ApprovalNode", "create_memory_tools"],
     "facts.record": ["Fact", "facts_of"],
     "facts.rules": ["Facts"],
     "graph.build": ["create_memagent"],

@@ -29,8 +29,8 @@ from memagent_graph.text.files import open_source
 from memagent_graph.text.source import (
     JoinedSource,
     flat_parts,
-    flat_skips,
     metadata_of,
+    skips_of,
     warnings_of,
 )
 
@@ -141,7 +141,7 @@ def _place_statements(corpus: JoinedSource, items: Sequence[Place]) -> list[_Pla
     """Statements in their parts; one that stands in the name of a part is not a statement."""
     placed = []
     for item in items:
-        part, begin = corpus.part_at(item["start"])
+        part, begin = next(corpus.parts_between(item["start"], corpus.length))
         start, end = item["start"] - begin, min(item["end"] - begin, part.length)
         if start >= 0:
             place: Place = {**item, "source": part.name, "start": start, "end": end}
@@ -235,7 +235,7 @@ def _open_corpus(corpus: Any, wanted: Filter | None = None) -> JoinedSource:
     """Join the single sources of a corpus whose metadata match; blank documents are left out."""
     opened = [*_open_all(corpus)]
     parts = [part for source in opened for part in flat_parts(source) if _is_wanted(part, wanted)]
-    skipped = [file for source in opened for file in flat_skips(source)]
+    skipped = [file for source in opened for file in skips_of(source)]
     return JoinedSource(parts, "corpus", skipped=skipped)
 
 

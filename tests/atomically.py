@@ -1,10 +1,8 @@
 """The atomic operations of any store, each waited for: for tests that are not asynchronous."""
 
-from __future__ import annotations
-
 from langgraph.store.base import PutOp
 
-from memagent_graph.memory.items import atomic
+from memagent_graph.memory.atomic import atomic
 from memagent_graph.sync import wait_for
 
 

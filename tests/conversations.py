@@ -18,6 +18,7 @@ from memagent_graph import (
     ConversationState,
     MemAgentMiddleware,
     ReadingConfig,
+    ReplyNode,
 )
 from memagent_graph.errors import ModelError
 from memagent_graph.evidence.places import Memory
@@ -92,6 +93,22 @@ def agent_with(memory, *before, model=None, after=(), **options):
 
 def note(_):
     return {"messages": [AIMessage("Noted.")]}
+
+
+def answer_with(model):
+    """A node that calls a model with the messages of its state."""
+    return lambda state: {"messages": [model.invoke(state["messages"])]}
+
+
+def graph_around(
+    memory, reply=note, state=ConversationState, checkpointer=None, *, behind=None, **node
+):
+    """A graph whose node `reply` has a memory, with a node `behind` it."""
+    builder = StateGraph(state).add_node("reply", ReplyNode(memory, reply, **node))
+    builder.add_edge(START, "reply")
+    if behind:
+        builder.add_node("behind", behind).add_edge("reply", "behind")
+    return builder.compile(InMemorySaver() if checkpointer is None else checkpointer)
 
 
 def graph_with(

@@ -5,14 +5,12 @@ each task of RULER whatever its limit is. Here, it knows the tasks of RULER and 
 `include_path`, and makes the first samples, with keys of fewer words.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import tqdm
 import wonderwords
 
-COUNT = 4
+COUNT = 2
 
 
 class FirstSamples(tqdm.tqdm):

@@ -1,13 +1,11 @@
 """A reading in this process that reads a chunk when a test lets it, and can be edited meanwhile."""
 
-from __future__ import annotations
-
 import asyncio
 
 from fixed_readers import ChainReader, numbered
 
 from memagent_graph import ReadingConfig, create_memagent
-from memagent_graph.graph import versions
+from memagent_graph.graph.versions import Chain
 
 PATIENT = 300
 """Seconds in which a test's other party comes to where it is waited for."""
@@ -70,12 +68,18 @@ class Reading:
         """Cancel it, as Ctrl-C does, and wait until nothing of it is left."""
         self.task.cancel()
         await asyncio.wait([self.task])
-        await until(lambda: not versions._ending)
+        await until(lambda: not abandoning())
 
     async def end(self):
         self.reader.read_all()
         await asyncio.wait_for(self.task, PATIENT)
         return self.out
+
+
+def abandoning():
+    """The tasks in which readings that were broken off leave the list."""
+    own = Chain.abandon.__qualname__
+    return [task for task in asyncio.all_tasks() if task.get_coro().__qualname__ == own]
 
 
 async def until(condition):

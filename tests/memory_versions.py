@@ -5,13 +5,7 @@ from __future__ import annotations
 from dataclasses import fields, replace
 
 from memagent_graph.evidence.places import Memory
-from memagent_graph.memory.version import (
-    ChunkRead,
-    MemoryVersion,
-    ReadDocument,
-    child_id,
-    root_id,
-)
+from memagent_graph.memory.version import ChunkRead, MemoryVersion, ReadDocument, child_id, root_id
 
 
 def make_version(

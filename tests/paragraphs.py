@@ -1,7 +1,5 @@
 """Files of questions over paragraphs, in the formats that the benchmarks have."""
 
-from __future__ import annotations
-
 import json
 
 

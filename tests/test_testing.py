@@ -1,7 +1,5 @@
 """The scripted chat model that users write tests with."""
 
-from __future__ import annotations
-
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
 

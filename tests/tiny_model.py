@@ -35,9 +35,24 @@ def tiny_model(
         seed: of the weights.
     """
     import torch
-    from transformers import Qwen2Config, Qwen2ForCausalLM
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+    from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 
-    tokenizer = byte_pairs(vocabulary, max_length)
+    pairs = Tokenizer(models.BPE(unk_token="<unk>"))
+    pairs.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    pairs.decoder = decoders.ByteLevel()
+    special = ["<unk>", "<|endoftext|>", "<|im_start|>", "<|im_end|>"]
+    text = (line.encode("ascii", "ignore").decode() for line in sorted(topics.values()))
+    learning = {"vocab_size": vocabulary, "special_tokens": special, "show_progress": False}
+    pairs.train_from_iterator(text, trainers.BpeTrainer(**learning))
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=pairs,
+        unk_token="<unk>",
+        eos_token="<|im_end|>",
+        pad_token="<|endoftext|>",
+        chat_template=CHATML,
+        model_max_length=max_length,
+    )
     tokenizer.save_pretrained(folder)
     torch.manual_seed(seed)
     config = Qwen2Config(
@@ -57,30 +72,6 @@ def tiny_model(
     )
     Qwen2ForCausalLM(config).save_pretrained(folder)
     return folder
-
-
-def byte_pairs(vocabulary: int, max_length: int = 16_384):
-    """The tokenizer of a `tiny_model`, of `transformers`, with so many tokens that it learned."""
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-    from transformers import PreTrainedTokenizerFast
-
-    tokenizer = Tokenizer(models.BPE(unk_token="<unk>"))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    special = ["<unk>", "<|endoftext|>", "<|im_start|>", "<|im_end|>"]
-    text = (line.encode("ascii", "ignore").decode() for line in sorted(topics.values()))
-    tokenizer.train_from_iterator(
-        text,
-        trainers.BpeTrainer(vocab_size=vocabulary, special_tokens=special, show_progress=False),
-    )
-    return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer,
-        unk_token="<unk>",
-        eos_token="<|im_end|>",
-        pad_token="<|endoftext|>",
-        chat_template=CHATML,
-        model_max_length=max_length,
-    )
 
 
 def tiny_adapter(model: Path | str, folder: Path, *, rank: int = 8, seed: int = 1) -> Path:

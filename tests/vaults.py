@@ -1,7 +1,5 @@
 """A task of any length that needs no file: one code, somewhere in the rain."""
 
-from __future__ import annotations
-
 import random
 
 from memagent_graph.evaluation.samples import Sample, Task

@@ -77,6 +77,7 @@ def evaluate(
     from memagent_graph.evaluation import run
     from memagent_graph.evaluation.methods import make_method
     from memagent_graph.evaluation.samples import parse_length
+    from memagent_graph.rl.recorder import CallRecord
     from memagent_graph.text.tokens import load_tokenizer
 
     if out is None:
@@ -91,6 +92,7 @@ def evaluate(
             reader.identity = replace(reader.identity, tokenizer=load_tokenizer(reads.tokenizer))
         for method in ways:
             make_method(method, reader, settings)
+        out.mkdir(parents=True, exist_ok=True)
         running = run.evaluate(
             reader,
             made,
@@ -101,6 +103,7 @@ def evaluate(
             config=settings,
             seed=seed,
             concurrency=concurrency,
+            calls=CallRecord(out / "calls.jsonl"),
         )
         total = len([*run.places(made, wanted, samples)]) * len(ways)
         asyncio.run(_through(running, total))
@@ -120,8 +123,8 @@ def evaluate(
 
 def _tasks(names: str | None, essays: Path | None) -> list[Task]:
     """The tasks that were named; one for each kind of samples in a file of RULER's."""
+    from memagent_graph.evaluation.questions import ruler_tasks
     from memagent_graph.evaluation.tasks import make_task
-    from memagent_graph.evaluation.tasks.questions import ruler_tasks
     from memagent_graph.text.files import open_source
 
     text = open_source(essays) if essays else None

@@ -21,10 +21,12 @@ from langgraph.store.memory import InMemoryStore
 
 from memagent_graph.conversation.messages import as_message
 from memagent_graph.conversation.proposal import change_proposals
-from memagent_graph.conversation.user_memory import AnonymousUser, UserMemory, name_user
+from memagent_graph.conversation.thread import AnonymousUser, name_user
+from memagent_graph.conversation.user_memory import UserMemory
 from memagent_graph.errors import ConfigurationError
+from memagent_graph.memory.atomic import Namespace, atomic
 from memagent_graph.memory.circuit import StoreGuard, guard_of, store_seconds
-from memagent_graph.memory.items import atomic, check_namespace
+from memagent_graph.memory.items import check_namespace
 from memagent_graph.sync import at_exit, find_held_up_loop, find_loop, soon
 from memagent_graph.templates import plural
 
@@ -39,16 +41,16 @@ if TYPE_CHECKING:
         Sequence,
     )
 
-    from langchain_core.messages import BaseMessage, SystemMessage
+    from langchain_core.messages import BaseMessage
     from langgraph.store.base import Op, Result
 
-    from memagent_graph.conversation.episodes import Recorded
+    from memagent_graph.conversation.episodes import KeptMessage, Recorded
     from memagent_graph.conversation.form import NotesForm
     from memagent_graph.conversation.messages import Redact
-    from memagent_graph.conversation.user_memory import UserId
+    from memagent_graph.conversation.prompt import Reminders
+    from memagent_graph.conversation.thread import UserId
 
     FoldWaiting = Callable[[Sequence[BaseMessage], bool], Awaitable[Collection[str]]]
-
 
 _MOST_AT_ONCE = 64
 """Users whose messages are folded at once, in the background of one process."""
@@ -74,11 +76,13 @@ _log = logging.getLogger(__name__)
 class _ThreadBacklog:
     """A thread with the messages that this process has seen, by their ids; those done are None.
 
-    `fold` returns the ids of those that wait on; its second argument says whether none may.
+    `removed` are ids of those that left it, or were taken back, and did not come again. `fold`
+    returns the ids of those that wait on; its second argument says whether none may.
     """
 
     fold: FoldWaiting | None = None
     seen: dict[str, tuple[Recorded, BaseMessage | None]] = field(default_factory=dict)
+    removed: set[str] = field(default_factory=set)
     due: float = math.inf
 
     @property
@@ -92,13 +96,13 @@ class Backlog:
 
     Messages that are due are folded on the event loop that added the last of them, whose
     connections the model and the store may hold, or else on the loop of synchronous code. Safe to
-    use from any thread. `last_seen` is the memory as this process last saw it, `recalled` what a
-    model is shown in turns that have not ended.
+    use from any thread. `last_seen` is the memory as this process last saw it, `recalled` what
+    models are shown in the views of threads.
     """
 
     def __init__(self) -> None:
         self.last_seen = ""
-        self.recalled: dict[object, list[SystemMessage]] = {}
+        self.recalled: OrderedDict[tuple[str, str, str], Reminders] = OrderedDict()
         self._lock = threading.RLock()
         self._threads: OrderedDict[str, _ThreadBacklog] = OrderedDict()
         self._home: asyncio.AbstractEventLoop | None = None
@@ -118,6 +122,11 @@ class Backlog:
         with self._lock:
             return {**self._of(thread).seen}
 
+    def list_removed(self, thread: str) -> set[str]:
+        """Return the ids of messages that left a thread, and did not come again."""
+        with self._lock:
+            return {*self._of(thread).removed}
+
     def _of(self, thread: str) -> _ThreadBacklog:
         return self._threads.setdefault(thread, _ThreadBacklog())
 
@@ -132,6 +141,7 @@ class Backlog:
             known = {known for known, _ in one.seen.values()}
             new = {it.id for it in found if it not in known}
             one.seen.update((it.id, (it, m)) for it, m in found.items() if it.id in new or not m)
+            one.removed -= new
             for gone in [*one.seen][1 : 1 + len(one.seen) - _MOST_SEEN]:  # the first begins it
                 del one.seen[gone]
             one.fold = one.fold if one.waiting else None  # it holds the store
@@ -165,9 +175,11 @@ class Backlog:
     def remove(self, ids: Collection[str], thread: str) -> None:
         """Remove messages of a thread: they wait again if they are added again."""
         with self._lock:
+            one = self._of(thread)
             for key in ids:
-                self._of(thread).seen.pop(key, None)
+                one.seen.pop(key, None)
                 self.recalled.clear()
+            one.removed.update(ids)
             self.see(thread, {})
 
     def settle(self, ids: Collection[str], thread: str | None) -> list[tuple[str, BaseMessage]]:
@@ -401,29 +413,42 @@ class UserMemories:
         thread: str | None,
         store: BaseStore | None,
         redact: Redact,
+        form: NotesForm,
     ) -> int:
         """Do as `ConversationMemory.aforget_messages`: what waits is recorded as folded."""
+
+        def goes(one: KeptMessage) -> bool:
+            return one.own_id in ids and thread in (None, one.thread)
+
         own, personal = self.backlog(user, store).settle(ids, thread), self.of(user, store)
-        _, waiting = await personal.episodes.read_all()
-        gone = [one for one in waiting if one.own_id in ids and thread in (None, one.thread)]
-        for name, message in [*((one.thread, as_message(one)) for one in gone), *own]:
+        kept, waiting = await personal.episodes.read_all()
+        for name, message in [
+            *((one.thread, as_message(one)) for one in waiting if goes(one)),
+            *own,
+        ]:
             await personal.record_said(name, message, redact)
         await change_proposals(
             personal, lambda one: one.without(ids) if thread in (None, one.thread) else one
         )
-        return await personal.episodes.remove(ids, thread)
+        number = await personal.episodes.remove(ids, thread)
+        said = [one for page in kept.pages for one in page.said]
+        if words := [one.text for one in said if goes(one)]:
+            left = [one.text for one in said if not goes(one)]
+            await personal.drop(partial(form.drop_said, words, left), by="application")
+        return number
 
     async def drop_about(
         self, user: UserId, subject: str, store: BaseStore | None, form: NotesForm, **how: Any
     ) -> list[str]:
-        """Do as `UserMemory.drop_about`, once what waits is folded, and in proposals as well."""
+        """Forget a subject, once what waits is folded: in notes, kept messages and proposals."""
         backlog, personal = self.backlog(user, store), self.of(user, store)
         await backlog.fold()
         wanted = form.find_topics(subject)
-        gone = await personal.drop_about(wanted, form, **how)
+        gone = await personal.drop(partial(form.drop, subject=wanted), **how)
+        gone += await personal.episodes.drop_about(wanted)
         await change_proposals(personal, lambda one: one.without(subjects=[wanted]))
         backlog.recalled.clear()
-        return gone
+        return [*dict.fromkeys(gone)]
 
     def choose_store(self, store: BaseStore | None) -> BaseStore:
         """Return the store to use: its own, that of the host graph, or one in this process."""
@@ -461,6 +486,10 @@ class ReadOnlyStore(BaseStore):
         raise refuse_writes()
 
     acommit = _refuse
+
+    async def aplaces(self, namespace: Namespace) -> list[tuple[Namespace, str]]:
+        """Return the places of the items in and below a namespace."""
+        return await self._atomic.aplaces(namespace)
 
 
 def _reads(ops: Iterable[Op]) -> list[Op]:

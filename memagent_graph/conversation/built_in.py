@@ -13,7 +13,7 @@ import regex
 from memagent_graph.conversation.messages import CONTEXT, TOOL, USER, lines_of
 from memagent_graph.errors import ConfigurationError
 from memagent_graph.evidence.places import Memory
-from memagent_graph.evidence.statements import drop_statements, instant, statements
+from memagent_graph.evidence.statements import instant, statements
 from memagent_graph.readers.base import Update
 from memagent_graph.readers.extractive import ExtractiveReader
 from memagent_graph.text.terms import figures, names, specific_terms, terms
@@ -32,11 +32,6 @@ if TYPE_CHECKING:
 _FIRST_PERSON = regex.compile(
     r"(?i)\b(?:I|me|my|mine|we|us|our|ours|ich|mir|mein\p{L}*|wir|unser\p{L}*|je|moi|mon|mes|nous"
     r"|notre|nos|yo|mis?|nosotr[oa]s|nuestr[oa]s?)\b|\bj['’]|我|私|俺|僕"
-)
-_TIME = regex.compile(
-    r"(?i)\b(?:yesterday|today|tonight|tomorrow|last|next|ago|since|recently|weekends?|weeks?"
-    r"|months?|years?|(?:mon|tues|wednes|thurs|fri|satur|sun)days?|january|february|march|april"
-    r"|may|june|july|august|september|october|november|december)\b|[年月日]"
 )
 _QUESTION = regex.compile(r"[?？؟][\"”’)]*$")
 _REQUEST = regex.compile(
@@ -122,18 +117,6 @@ def drop_ended(memory: str) -> str:
     return "".join(
         line for line in lines if not any(m["day"] < today for m in _ENDED.finditer(line))
     ).strip("\n")
-
-
-def drop_subjects(text: str, subjects: Sequence[frozenset[str]]) -> str:
-    """Return a text without the statements that have all words of a subject."""
-    for subject in subjects:
-        text = drop_statements(text, subject.issubset)[0]
-    return text
-
-
-def states_time(text: str) -> bool:
-    """Whether a word in a text names a day, a week, a month or another time."""
-    return bool(_TIME.search(text))
 
 
 def topics(instruction: str) -> frozenset[str]:

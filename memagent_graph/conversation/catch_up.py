@@ -7,8 +7,8 @@ from collections import defaultdict
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from memagent_graph.conversation.messages import by_owner, is_unmarked, stamp
-from memagent_graph.conversation.session import USER_KEY, KeptThread, Talk, messages_in
-from memagent_graph.conversation.user_memory import AnonymousUser
+from memagent_graph.conversation.session import Talk
+from memagent_graph.conversation.thread import USER_KEY, AnonymousUser, KeptThread, messages_in
 from memagent_graph.memory.forget import erase
 from memagent_graph.sync import ask_saver, see_checkpoints, to_sync
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
     from langgraph.store.base import BaseStore
 
-    from memagent_graph.conversation.session import TalkMemory
+    from memagent_graph.conversation.session import ConversationSettings
     from memagent_graph.conversation.user_memory import ForgottenUser, UserMemory
 
 _log = logging.getLogger(__name__)
@@ -39,7 +39,7 @@ class CaughtUp(NamedTuple):
 
 
 async def acatch_up(
-    memory: TalkMemory,
+    memory: ConversationSettings[Any],
     checkpointer: BaseCheckpointSaver[Any],
     *,
     store: BaseStore | None = None,
@@ -77,7 +77,7 @@ catch_up = to_sync(acatch_up)
 
 
 async def _fold(
-    memory: TalkMemory,
+    memory: ConversationSettings[Any],
     checkpointer: BaseCheckpointSaver[Any],
     newest: CheckpointTuple,
     users: set[str],

@@ -18,7 +18,7 @@ import math
 import threading
 from collections import OrderedDict
 from contextlib import suppress
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from hashlib import sha256
@@ -82,12 +82,13 @@ def own_id(key: str, thread: str) -> str:
     return key.removesuffix(f" in {thread}")
 
 
-class Recorded(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Recorded:
     """A message of a thread as it was recorded, with the checkpoint in which it was seen, or ""."""
 
     id: str
     digest: str
-    checkpoint: str = ""
+    checkpoint: str = field(default="", compare=False)
 
 
 class Branch(NamedTuple):
@@ -101,7 +102,7 @@ class Branch(NamedTuple):
     replaced: Collection[Recorded] = ()
 
 
-_KEYS = [field.name for field in fields(KeptMessage)]
+_KEYS = [one.name for one in fields(KeptMessage)]
 
 
 class Page:
@@ -109,16 +110,33 @@ class Page:
 
     def __init__(self, said: Sequence[KeptMessage]) -> None:
         self.said = tuple(said)
-        self.tokens = sum(_counter.count(one.text) for one in said)
         self.size = sum(len(one.text) for one in said)
+
+    @cached_property
+    def record(self) -> dict[str, list[dict[str, str]]]:
+        """The page as it is stored."""
         # `asdict` looks into each value, and a turn writes the last page again.
-        self.record = {"said": [{key: getattr(one, key) for key in _KEYS} for one in said]}
-        self.digest = sha256(dumps(self.record).encode()).hexdigest()[:32]
+        return {"said": [{key: getattr(one, key) for key in _KEYS} for one in self.said]}
+
+    @cached_property
+    def digest(self) -> str:
+        """A digest of the record."""
+        return sha256(dumps(self.record).encode()).hexdigest()[:32]
+
+    @cached_property
+    def tokens(self) -> int:
+        """Tokens of all texts."""
+        return sum(_counter.count(one.text) for one in self.said)
 
     @cached_property
     def keys(self) -> frozenset[tuple[str, str]]:
         """Threads and ids of the messages."""
         return frozenset((one.thread, one.id) for one in self.said)
+
+    @cached_property
+    def texts(self) -> frozenset[tuple[str, str]]:
+        """Ids and texts of the messages."""
+        return frozenset((one.id, one.text) for one in self.said)
 
     @cached_property
     def oldest(self) -> str:
@@ -131,11 +149,17 @@ class Page:
         if not isinstance(record, dict):
             return None
         try:
-            return cls(
-                [KeptMessage(**{key: str(row[key]) for key in _KEYS}) for row in record["said"]]
-            )
+            rows = [{key: str(row[key]) for key in _KEYS} for row in record["said"]]
+            return cls([KeptMessage(**row) for row in rows])
         except (KeyError, TypeError):
             return None
+
+
+def drop_subjects(text: str, subjects: Iterable[frozenset[str]]) -> str:
+    """Return a text without the statements that have all words of a subject."""
+    for subject in subjects:
+        text = drop_statements(text, subject.issubset)[0]
+    return text
 
 
 class Kept:
@@ -155,7 +179,6 @@ class Kept:
 _lock = threading.Lock()
 _cached: OrderedDict[tuple[int, tuple[str, ...]], Kept] = OrderedDict()
 """What was read last of each user in each store; the least recently used goes first."""
-
 
 _CONTENTS, _WAITING = "contents", "waiting"
 _PAGE = 4_000

@@ -11,9 +11,8 @@ from langgraph.runtime import get_runtime
 from langgraph.store.memory import InMemoryStore
 
 from memagent_graph.conversation.proposal import propose_edit
-from memagent_graph.conversation.session import Speakers, UserOf, access_of
+from memagent_graph.conversation.thread import Speakers, UserOf, access_of, name_user
 from memagent_graph.conversation.tools import find_turn
-from memagent_graph.conversation.user_memory import name_user
 from memagent_graph.errors import (
     ConfigurationError,
     MemAgentError,
@@ -42,6 +41,7 @@ if TYPE_CHECKING:
     from langgraph.store.base import BaseStore
 
     from memagent_graph.config import ReadingConfig
+    from memagent_graph.conversation.fold import Folding
     from memagent_graph.conversation.memory import ConversationMemory
     from memagent_graph.conversation.user_memory import UserMemory
     from memagent_graph.readers.base import Reader
@@ -141,9 +141,8 @@ class MemoryBackend(BackendProtocol):  # type: ignore[misc]
 
     def download_files(self, paths: list[str]) -> list[FileDownloadResponse]:
         """Return whole files."""
-        found: list[FileDownloadResponse] = self._copy_files().download_files(
-            [*map(_inside, paths)]
-        )
+        shown, inside = self._copy_files(), [*map(_inside, paths)]
+        found: list[FileDownloadResponse] = shown.download_files(inside)
         return found
 
     def _store(self, path: str, text: str, before: str) -> str | None:
@@ -154,8 +153,10 @@ class MemoryBackend(BackendProtocol):  # type: ignore[misc]
         if not access_of().writes:
             return "Error: in this run, the memory cannot be changed."
         user, store = self._whose()
+        folding, personal = self._memory.get_folding(user), self._memory.people.of(user, store)
+        approves = self._memory.approves
         try:
-            wait_for(_edit_notes(self._memory, user, text, store, before))
+            wait_for(_edit_notes(folding, personal, text, before, approves=approves))
         except (ConfigurationError, MemoryConflictError) as error:
             return f"Error: {error}"
         if self._memory.approves:
@@ -187,15 +188,13 @@ class MemoryBackend(BackendProtocol):  # type: ignore[misc]
 
 
 async def _edit_notes(
-    memory: ConversationMemory[Any], user: str, text: str, store: BaseStore | None, before: str
+    folding: Folding, personal: UserMemory, text: str, before: str, *, approves: bool
 ) -> None:
     """Replace a user's notes for an agent: as a new version, or as a proposal.
 
     What is stored passes `redact`, and has nothing that `never` bans. Raises `ConfigurationError`
     if it is over the budget, empty, or would begin notes that need approval.
     """
-    memory.check_writable()
-    folding, personal = memory.get_folding(user), memory.people.of(user, store)
     text, budget = folding.clean_text(text), folding.reading.config.memory_tokens
     if (tokens := folding.reading.tokenizer.count(text)) > budget:
         message = (
@@ -208,12 +207,12 @@ async def _edit_notes(
         raise MemoryConflictError("The notes changed meanwhile: read them again.")
     if not text.strip() or text == before:
         raise ConfigurationError("Nothing was stored: no change of the notes may be kept.")
-    if head is None and memory.approves:
+    if head is None and approves:
         message = "There are no notes yet. They begin with what the user says and approves."
         raise ConfigurationError(message)
     if head is None:
         await personal.begin(text, folding.reading.fingerprint, by="assistant")
-    elif memory.approves:
+    elif approves:
         await propose_edit(personal, head, text, by="assistant")
     else:
         await personal.edit(text, by="assistant", before=head.id)

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 from langchain_core.messages import HumanMessage
 
-from memagent_graph.conversation.built_in import drop_ended, drop_subjects, topics, withdraw
+from memagent_graph.conversation.built_in import drop_ended, topics, withdraw
+from memagent_graph.conversation.episodes import drop_subjects
 from memagent_graph.conversation.form import split_memory
 from memagent_graph.conversation.messages import (
     ConversationSource,
@@ -41,7 +42,7 @@ from memagent_graph.evidence.places import Memory
 from memagent_graph.evidence.statements import drop_statements, is_later, statements
 from memagent_graph.graph.fold import advance, faults_of, warn_of_faults
 from memagent_graph.graph.layers import add_layers
-from memagent_graph.graph.reading import Call, Reading, check_window, warn_of_left_out
+from memagent_graph.graph.reading import Call, Reading, check_window, repeat, warn_of_left_out
 from memagent_graph.graph.state import begin_fold, document_of, memory_of, whole_scope
 from memagent_graph.memory.atomic import MOST_LOST_RACES, pause
 from memagent_graph.memory.version import (
@@ -75,12 +76,16 @@ if TYPE_CHECKING:
     from memagent_graph.graph.state import Fold
     from memagent_graph.memory.atomic import Value
     from memagent_graph.readers.base import Reader
+    from memagent_graph.text.chunks import Chunk
     from memagent_graph.text.source import Source
     from memagent_graph.text.tokens import Tokenizer, TokenizerLike
 
-
 _ASKED_TWICE = 2
 """Calls of a chunk that was read whole and whose notes had to be written once more."""
+
+
+async def _read(call: Call, fold: Fold, chunk: Chunk, _: int) -> Fold:
+    return (await advance(call, fold, chunk))[0]
 
 
 async def fold_within(
@@ -109,7 +114,8 @@ async def fold_within(
         calls, dropped = fold["progress"]["calls"], lost
         faults = faults_of(fold)["asked"]
         fold["progress"]["cut"] = False
-        fold, _ = await advance(call, fold, chunk)
+        read = partial(_read, call, fold, chunk)
+        fold = await repeat(read, reading.config, patient=False)
         asked = fold["progress"]["calls"] - calls - (faults_of(fold)["asked"] - faults)
         again += asked == _ASKED_TWICE and reading.reader.shortens
         unfinished += fold["progress"]["cut"] and lost == dropped

@@ -4,77 +4,49 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from functools import lru_cache, partial
-from typing import TYPE_CHECKING, Any, Generic, cast
+from functools import partial
+from typing import TYPE_CHECKING, Any, cast
 
 from langchain_core.messages import BaseMessage, SystemMessage
 from langchain_core.runnables import Runnable, RunnableLambda
 from langgraph.config import get_config
 from langgraph.runtime import get_runtime
-from typing_extensions import TypeVar
 
-from memagent_graph.config import ReadingConfig
-from memagent_graph.conversation.backlog import UserMemories, fold_all, refuse_writes
-from memagent_graph.conversation.built_in import drop_ended, read_remarks
+from memagent_graph.conversation.backlog import fold_all
+from memagent_graph.conversation.built_in import drop_ended
 from memagent_graph.conversation.catch_up import aforget
-from memagent_graph.conversation.episodes import KeptMessage
-from memagent_graph.conversation.fold import Folding
-from memagent_graph.conversation.form import form_of
-from memagent_graph.conversation.messages import (
-    as_message,
-    by_owner,
-    check_redaction,
-    find_current,
-    is_reply,
-    stamp,
-)
-from memagent_graph.conversation.profile import Past, entries_of
-from memagent_graph.conversation.prompt import choose_recalled, render_recalled
+from memagent_graph.conversation.form import choose_recalled, write_passages
+from memagent_graph.conversation.messages import find_current, is_reply
+from memagent_graph.conversation.profile import entries_of
+from memagent_graph.conversation.prompt import find_passages, render_recalled
 from memagent_graph.conversation.proposal import Decision, list_proposals
-from memagent_graph.conversation.reader import share_model
-from memagent_graph.conversation.search import find_passages
-from memagent_graph.conversation.session import Speakers, Talk, access_of, find_zone
-from memagent_graph.conversation.user_memory import AnonymousUser
+from memagent_graph.conversation.session import ConversationSettings, Shape, Talk
+from memagent_graph.conversation.thread import AnonymousUser, Speakers, access_of, list_said
 from memagent_graph.conversation.users import Users
 from memagent_graph.errors import ConfigurationError, ModelError
-from memagent_graph.memory.items import NAMESPACE, label
 from memagent_graph.sync import to_sync, wait_for
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Sequence
+    from collections.abc import Collection, Iterable, Sequence
     from datetime import date
 
-    from langchain_core.language_models import BaseChatModel
     from langchain_core.runnables import RunnableConfig
     from langgraph.checkpoint.base import BaseCheckpointSaver
     from langgraph.store.base import BaseStore
-    from pydantic import BaseModel
 
-    from memagent_graph.conversation.messages import Given, Redact
+    from memagent_graph.conversation.messages import Given
     from memagent_graph.conversation.profile import ProfileEntry
-    from memagent_graph.conversation.proposal import Approve, Proposal
-    from memagent_graph.conversation.search import MessagePassage
-    from memagent_graph.conversation.user_memory import ForgottenUser, UserId
+    from memagent_graph.conversation.prompt import Reminders
+    from memagent_graph.conversation.proposal import Proposal
+    from memagent_graph.conversation.thread import UserId
+    from memagent_graph.conversation.user_memory import ForgottenUser
     from memagent_graph.facts.record import Fact
-    from memagent_graph.facts.rules import Facts
     from memagent_graph.memory.version import History, MemoryVersion
-    from memagent_graph.readers.base import Reader
-    from memagent_graph.text.tokens import TokenizerLike
-
-    OfUser = Callable[[str], str]
-
-Shape = TypeVar("Shape", bound="str | BaseModel", default=str)
-
-_MOST_PAST = 100
-"""Values of each field of a profile that no longer stand and are kept, at most."""
-
-_MOST_WAYS = 1_000
-"""Pairs of `keep` and `never` whose prompts a process keeps."""
 
 _log = logging.getLogger(__name__)
 
 
-class ConversationMemory(Generic[Shape]):
+class ConversationMemory(ConversationSettings[Shape]):
     """Remembers people across conversations, in a text of fixed size for each.
 
     After each turn, its messages are folded into the memory of the user in the background, by the
@@ -152,67 +124,6 @@ class ConversationMemory(Generic[Shape]):
         >>> (notes,) = memory.prompt("ann")  # goes to your model, before the messages
     """
 
-    def __init__(
-        self,
-        model: str | BaseChatModel | Reader | None = None,
-        *,
-        store: BaseStore | None = None,
-        window: int = 20,
-        remember_within: float = 5.0,
-        config: ReadingConfig | None = None,
-        tokenizer: TokenizerLike = None,
-        namespace: Sequence[str] = NAMESPACE,
-        keep_versions: int | None = 10,
-        keep_days: float | None = None,
-        episode_tokens: int = 500_000,
-        episode_days: float | None = None,
-        ttl: float | None = None,
-        keep: str | OfUser = "",
-        never: str | OfUser = "",
-        read_only: bool = False,
-        redact: Redact | None = None,
-        approve: Approve | bool = False,
-        schema: type[Shape | Facts] | Facts = str,  # type: ignore[assignment]
-        time_zone: str | None = None,
-    ) -> None:
-        if window < 1:
-            raise ConfigurationError("window must be at least 1 message.")
-        if not remember_within >= 0:
-            raise ConfigurationError("remember_within must be 0 seconds or more.")
-        self.zone, self.redact = find_zone(time_zone), check_redaction(redact)
-        self.window, self.remember_within = window, remember_within
-        if episode_tokens < 0 or not (episode_days is None or episode_days > 0):
-            message = "episode_tokens must be 0 or more, and episode_days more than 0 or None."
-            raise ConfigurationError(message)
-        self.read_only, self.approves = read_only, bool(approve)
-        self.people = UserMemories(
-            store,
-            namespace,
-            keep_versions=keep_versions,
-            keep_days=keep_days,
-            episode_tokens=episode_tokens,
-            episode_days=episode_days,
-            ttl=ttl,
-            read_only=read_only,
-        )
-        most = min(_MOST_PAST, (keep_versions or _MOST_PAST + 1) - 1)
-        self.form = form_of(schema, Past(most, keep_days))
-        if callable(keep) or callable(never):
-            model = share_model(model, config or ReadingConfig(), tokenizer)
-        self._keep, self._never = keep, never
-        make_folding = partial(
-            Folding,
-            model,
-            config or ReadingConfig(),
-            tokenizer,
-            redact=self.redact,
-            form=self.form,
-            approve=approve,
-        )
-        self._foldings = lru_cache(_MOST_WAYS)(make_folding)
-        self._folding = self._foldings(*("" if callable(text) else text for text in (keep, never)))
-        self.chunk_tokens = self._folding.reading.config.chunk_tokens
-
     async def aload(self, user: UserId, *, store: BaseStore | None = None) -> Shape:
         """Fold the waiting messages of a user, and return the memory; empty if there is none.
 
@@ -286,38 +197,41 @@ class ConversationMemory(Generic[Shape]):
         return [SystemMessage(text)] if text else []
 
     async def atold(
-        self, user: UserId, *, about: Given = "", store: BaseStore | None = None
+        self,
+        user: UserId,
+        *,
+        about: Given = "",
+        store: BaseStore | None = None,
+        reminders: Reminders | None = None,
     ) -> tuple[str, str]:
-        """Return memory and passages of `aprompt` as two texts; the arguments are the same."""
+        """Return memory and passages of `aprompt`; `reminders` are given what they do not have."""
         backlog, personal = self.people.backlog(user, store), self.people.of(user, store)
-        text, episodes = "", personal.episodes
-        found: Iterable[MessagePassage] = ()
+        text, messages = find_current(about)
+        found: Any = ()
         try:
-            text, messages = find_current(about)
-            backlog.last_seen, (kept, waiting) = await asyncio.gather(
-                self._head(user, store), episodes.read_all(empty=not text)
+            head, (kept, waiting) = await asyncio.gather(
+                personal.head(), personal.episodes.read_all(empty=not text)
             )
-
-            def find() -> Iterable[MessagePassage]:
-                folding, since = self.get_folding(personal.user), episodes.since
-                known = {(one.id, one.text) for one in folding.keep(messages, "")}
-                return find_passages(
-                    kept, waiting, text, since=since, known=known, allows=folding.allows
-                )
-
+            backlog.last_seen = "" if head is None else head.text
+            if reminders:
+                await reminders.check(personal, head, kept, waiting)
             if kept.pages or waiting:
-                found = await asyncio.to_thread(find)
+                folding, days = self.get_folding(user), personal.episodes.since
+                known = {(one.id, one.text) for one in folding.keep(messages, "")}
+                find = partial(find_passages, since=days, known=known, allows=folding.allows)
+                found = await asyncio.to_thread(find, kept, waiting, text)
         except ConfigurationError:
             raise
         except Exception as error:  # noqa: BLE001 - whatever a store raises, the conversation goes on
             _log.warning("The memory of a user could not be loaded: %s", error)
         reading, memory = self._folding.reading, self.form.render(drop_ended(backlog.last_seen))
         tokens, counter = reading.config.memory_tokens, reading.tokenizer
-        if found:
-            memory = self.form.choose_near(memory, text, tokens, counter)
-        return choose_recalled(
-            memory, found, text, tokens, counter, whole=self.form.fields is not None
-        )
+        memory = self.form.choose_near(memory, text, tokens, counter) if found else memory
+        whole = self.form.fields is not None
+        memory, chosen = choose_recalled(memory, found, text, tokens, counter, whole=whole)
+        if reminders:
+            reminders.add(list_said(messages), memory, chosen, whole=whole)
+        return memory, write_passages(chosen)
 
     async def aobserve(
         self,
@@ -371,11 +285,7 @@ class ConversationMemory(Generic[Shape]):
         self.check_writable()
         talk = Talk(self, user, thread, store, config)
         known, removed = await talk.take(messages, access_of(config), self.zone)
-        given = by_owner([*removed, *known], talk.user).get(talk.user, [])
-        waiting = [one for _, one in talk.backlog.list_seen(talk.thread).values() if one]
-        said = [*{one.id: one for one in (*waiting, *given)}.values()]
-        await talk.fold(said)
-        talk.backlog.see(talk.thread, dict.fromkeys(talk.record(said)))
+        await talk.save([*removed, *known])
         return known
 
     @property
@@ -432,10 +342,8 @@ class ConversationMemory(Generic[Shape]):
         when they were forgotten, and `by` whom.
         """
         self.check_writable()
-        backlog = self.people.backlog(user, store)
-        await backlog.drop()
-        personal = self.people.of(user, store)
-        return await aforget(personal, by=by, checkpointer=checkpointer)
+        await self.people.backlog(user, store).drop()
+        return await aforget(self.people.of(user, store), by=by, checkpointer=checkpointer)
 
     def users(self, *, store: BaseStore | None = None) -> Users:
         """Return all users with a memory, for operators of the chatbot."""
@@ -455,20 +363,11 @@ class ConversationMemory(Generic[Shape]):
         """
         self.check_writable()
         guest = AnonymousUser.of(thread)
-        before, after = self.people.of(guest, store), self.people.of(user, store)
+        before = self.people.of(guest, store)
         if await self.people.backlog(guest, store).fold():
             raise ModelError("What a guest said cannot be folded: nothing was handed over. Retry.")
-        episodes, waiting = await before.episodes.read_all()
-        kept = [*episodes.said, *(one for one in waiting if one.text)]
-        kept += [one for proposal in await list_proposals(before) for one in proposal.said]
-        notes = await self._head(guest, store)
-        if notes or kept:
-            whole = "\n".join(one.text for one in kept)
-            lines = [one for one in read_remarks(self.form.render(notes)) if one.text not in whole]
-            of = [KeptMessage(label(one.text), "", one.day, one.speaker, one.text) for one in lines]
-            talk = Talk(self, user, thread, store)
-            await talk.fold(stamp(map(as_message, [*of, *kept]), talk.user))
-            await after.copy_said(before)
+        notes = self.form.render(await self._head(guest, store))
+        await Talk(self, user, thread, store).take_over(before, notes)
         await self.people.backlog(guest, store).drop()
         await before.forget(by="hand_over")
         return self._shape_notes(await self._head(user, store))
@@ -484,11 +383,12 @@ class ConversationMemory(Generic[Shape]):
         """Delete messages that are kept word for word; return their number.
 
         `messages` are their ids, in a thread or, by default, in any. Those that wait are not folded
-        any more, and what was proposed from them is withdrawn. Notes made from the others stay.
+        any more, and what was proposed from them is withdrawn. Notes that are their words, and no
+        other message's, go, with the versions that had them.
         """
         self.check_writable()
         ids, of = {*map(str, messages)}, None if thread is None else str(thread)
-        return await self.people.drop_messages(user, ids, of, store, self.redact)
+        return await self.people.drop_messages(user, ids, of, store, self.redact, self.form)
 
     async def aforget_about(
         self, user: UserId, subject: str, *, store: BaseStore | None = None, by: str = "application"
@@ -566,8 +466,7 @@ class ConversationMemory(Generic[Shape]):
     ) -> None:
         """Carry out a decision about proposals, for a graph; see `aaccept` and `arefuse`."""
         self.check_writable()
-        folding = self.get_folding(user)
-        await folding.decide(self.people.of(user, store), decision, by=by)
+        await self.get_folding(user).decide(self.people.of(user, store), decision, by=by)
 
     load = to_sync(aload)
     entries = to_sync(aentries)
@@ -584,18 +483,6 @@ class ConversationMemory(Generic[Shape]):
     proposals = to_sync(aproposals)
     accept = to_sync(aaccept)
     refuse = to_sync(arefuse)
-
-    def check_writable(self) -> None:
-        """Raise `ConfigurationError` if this memory may only be read here."""
-        if self.read_only:
-            raise refuse_writes()
-
-    def get_folding(self, user: UserId) -> Folding:
-        """The folding with the instructions for a user."""
-        texts = [text(str(user)) if callable(text) else text for text in (self._keep, self._never)]
-        if not all(isinstance(text, str) for text in texts):
-            raise ConfigurationError("A function given as keep or never must return a text.")
-        return self._foldings(*texts)
 
     async def _fold_to_head(self, user: UserId, store: BaseStore | None) -> MemoryVersion | None:
         await self.people.backlog(user, store).fold()

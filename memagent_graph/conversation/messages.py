@@ -53,7 +53,6 @@ SEEN = "memory"
 
 _log = logging.getLogger(__name__)
 
-
 Redact = Callable[[str], str]
 """Function from the text of a message, or its speaker's name, to the text that may be kept."""
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated, Any, NotRequired
 from uuid import uuid4
 
-from langchain_core.messages import HumanMessage
 from langgraph.config import get_config
 from langgraph.types import Command
 
 from memagent_graph.conversation.memory import ConversationMemory
 from memagent_graph.conversation.messages import is_reply
-from memagent_graph.conversation.node import Thread, review
-from memagent_graph.conversation.session import Speakers, UserOf, turn_of
+from memagent_graph.conversation.node import Thread
+from memagent_graph.conversation.thread import Speakers, UserOf, turn_of
+from memagent_graph.conversation.tools import review
 from memagent_graph.errors import install_hint
 from memagent_graph.sync import to_sync, wait_for
 
@@ -21,10 +21,9 @@ with install_hint('MemAgentMiddleware needs: pip install "memagent-graph[langcha
     from langchain.agents.middleware.types import ModelRequest, PrivateStateAttr
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Awaitable, Callable
 
     from langchain.agents.middleware import ModelResponse
-    from langchain_core.messages import BaseMessage, SystemMessage
     from langgraph.runtime import Runtime
 
     _Runtime = Runtime[Any]
@@ -105,27 +104,22 @@ class MemAgentMiddleware(AgentMiddleware[MemAgentState, Any, Any]):
 
         What changes in the state is written with the reply, in the step of the model.
         """
-        thread, shown, changed = await self._remind(request)
+        thread, shown, changed = await self._show(request)
         return await self._note(thread, await handler(shown), changed)
 
     def wrap_model_call(
         self, request: _Request, handler: Callable[[_Request], _Response]
     ) -> _Response | ExtendedModelResponse[Any]:
         """Do what `awrap_model_call` does."""
-        thread, shown, changed = wait_for(self._remind(request))
+        thread, shown, changed = wait_for(self._show(request))
         return wait_for(self._note(thread, handler(shown), changed))
 
-    async def _remind(self, request: _Request) -> tuple[Thread, _Request, dict[str, Any]]:
+    async def _show(self, request: _Request) -> tuple[Thread, _Request, dict[str, Any]]:
         """Return a request with what is remembered, and without what left the view."""
         given = self.memory, self._speakers, request.state, request.runtime, get_config()
-        thread, shown, changed = Thread(*given), request, dict[str, Any]()
-        if not self.memory.read_only:
-            await thread.open()
-            if thread.now and isinstance(thread.now[-1], HumanMessage):
-                await thread.note(ended=False)
-            stays, changed = thread.turn(shorten=self._shorten_state)
-            shown = _without_left(request, thread.now, stays)
-        return thread, _add_memory(shown, await thread.recall(shown.messages)), changed
+        thread = Thread(*given)
+        shown, changed = await thread.show(request.messages, shorten=self._shorten_state)
+        return thread, request.override(messages=shown), changed
 
     async def _note(
         self, thread: Thread, response: _Response, changed: dict[str, Any]
@@ -134,9 +128,7 @@ class MemAgentMiddleware(AgentMiddleware[MemAgentState, Any, Any]):
         for message in response.result:
             message.id = message.id or str(uuid4())
         if is_reply(response.result) or response.structured_response is not None:
-            thread.end()
-            if not self.memory.read_only:
-                await thread.note(response.result, ended=True)
+            await thread.end(response.result)
         return ExtendedModelResponse(response, Command(update=changed)) if changed else response
 
 
@@ -171,36 +163,3 @@ class ApprovalMiddleware(AgentMiddleware[MemAgentState, Any, Any]):
             await review(self.memory, speaker, runtime.store, config)
 
     before_agent: Any = to_sync(abefore_agent)
-
-
-def _without_left(
-    request: _Request, now: Sequence[BaseMessage], stays: Sequence[BaseMessage]
-) -> _Request:
-    """Return a request without the messages that the model no longer sees.
-
-    Other middleware may have changed the request's messages: those with ids are known by them.
-    """
-    stay = {message.id for message in stays}
-    pairs = zip(request.state["messages"], now, strict=True)
-    gone = [message for message, mine in pairs if mine.id not in stay]
-    ids, same = {m.id for m in gone} - {None}, {id(m) for m in gone}
-    left = [m for m in request.messages if m.id not in ids and id(m) not in same]
-    return request.override(messages=left) if gone else request
-
-
-def _add_memory(request: _Request, messages: Sequence[SystemMessage]) -> _Request:
-    """Return a request whose last human message begins with what is remembered.
-
-    What stands before it is what the model was sent at earlier turns, so caches of prompts have it.
-    """
-    shown = [*request.messages]
-    last = max((at for at, m in enumerate(shown) if isinstance(m, HumanMessage)), default=-1)
-    for memory in messages:
-        if last < 0:
-            shown.append(HumanMessage(memory.text))
-        elif isinstance(own := shown[last].content, str):
-            shown[last] = shown[last].model_copy(update={"content": f"{memory.text}\n{own}"})
-        else:
-            parts = [{"type": "text", "text": memory.text}, *own]
-            shown[last] = shown[last].model_copy(update={"content": parts})
-    return request.override(messages=shown)

@@ -1,61 +1,61 @@
-"""A chatbot's long-term memory as nodes of its graph: one remembers, one asks for approval."""
+"""A chatbot's long-term memory in its graph: as nodes, or around the node of the model."""
 
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Mapping
 from contextlib import suppress
+from copy import copy
 from dataclasses import replace
+from inspect import iscoroutinefunction
 from typing import TYPE_CHECKING, Annotated, Any, NotRequired, TypedDict
-from uuid import UUID
+from uuid import uuid4
 
 from langchain_core.messages import AIMessage, AnyMessage, BaseMessage, HumanMessage, RemoveMessage
-from langchain_core.runnables import RunnableConfig  # noqa: TC002 - LangGraph reads the annotation
+from langchain_core.runnables import Runnable, RunnableConfig
 from langgraph.graph import MessagesState
 from langgraph.runtime import Runtime  # noqa: TC002 - LangGraph reads the annotation
-from langgraph.types import interrupt
-from pydantic import ValidationError
+from langgraph.types import Command
 
 from memagent_graph.conversation.messages import (
     as_messages,
     by_owner,
     identify,
-    is_human,
+    is_instruction,
     is_reply,
     is_unmarked,
     last_owner,
-    record_message,
     stamp,
 )
-from memagent_graph.conversation.prompt import find_left, view
-from memagent_graph.conversation.proposal import Decision, change_proposals, list_proposals
-from memagent_graph.conversation.session import (
+from memagent_graph.conversation.prompt import Reminders
+from memagent_graph.conversation.session import Talk
+from memagent_graph.conversation.thread import (
+    AnonymousUser,
     KeptThread,
-    Speaker,
     Speakers,
-    Talk,
     UserOf,
     access_of,
+    find_left,
     in_context,
+    is_passing,
+    list_said,
+    put_before,
     read_channel,
     turn_of,
+    view,
 )
-from memagent_graph.conversation.user_memory import AnonymousUser
-from memagent_graph.errors import ConfigurationError, MemoryConflictError, MemoryNotFoundError
-from memagent_graph.seams import RunnableCallable, is_answered, replaces_messages, runs_of
-from memagent_graph.sync import to_sync
+from memagent_graph.errors import ConfigurationError
+from memagent_graph.seams import RunnableCallable, channels_of, replaces_messages, runs_of
+from memagent_graph.sync import to_sync, wait_for
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable, Sequence
+    from collections import OrderedDict
+    from collections.abc import Callable, Sequence
 
-    from langchain_core.messages import SystemMessage
     from langgraph.checkpoint.base import CheckpointTuple
-    from langgraph.store.base import BaseStore
 
     from memagent_graph.conversation.memory import ConversationMemory
-    from memagent_graph.conversation.proposal import Proposal
-
-    _Run = Callable[[Mapping[str, Any], RunnableConfig, Runtime[Any]], Awaitable[dict[str, object]]]
 
 _UNKNOWN = (
     "The run of user {!r} resumes one that stopped before the memory saw its messages, and whose "
@@ -63,8 +63,8 @@ _UNKNOWN = (
     'in {{"configurable": {{"user_id": "..."}}}}, too.'
 )
 
-_MOST_TURNS = 16
-"""Turns of a user that have not ended whose memory is kept as it was shown."""
+_MOST_VIEWS = 4
+"""Views of a user's threads of which a process knows what was shown."""
 _log = logging.getLogger(__name__)
 
 
@@ -74,10 +74,7 @@ def _take_last(_: Any, value: Any) -> Any:
 
 
 class RememberingState(TypedDict):
-    """The keys of the graph's state that the node reads and writes; missing ones are added.
-
-    `memory_user` and `memory_left` are as in `MemAgentState`, `memory_view` as below.
-    """
+    """The keys of the graph's state that the node reads and writes; missing ones are added."""
 
     messages: list[AnyMessage]
     memory_user: NotRequired[Annotated[str, _take_last]]
@@ -86,10 +83,12 @@ class RememberingState(TypedDict):
 
 
 class ConversationState(MessagesState):
-    """`MessagesState` with the view of a `ConversationNode`, for the nodes that call the model.
+    """`MessagesState` with what a conversation with memory keeps of a thread.
 
     Attributes:
-        memory_view: messages for the model: the system messages and the recent ones.
+        memory_user: id of the user whose turn the thread's last one is.
+        memory_left: id of a message: what precedes it, and its group, the model does not see.
+        memory_view: what the model sees after a `ConversationNode`: instructions, recent messages.
 
     Examples:
         >>> from langgraph.graph import StateGraph
@@ -99,38 +98,18 @@ class ConversationState(MessagesState):
         True
     """
 
+    memory_user: NotRequired[Annotated[str, _take_last]]
+    memory_left: NotRequired[Annotated[str, _take_last]]
     memory_view: NotRequired[Annotated[list[AnyMessage], _take_last]]
 
 
-class _MemoryNode(RunnableCallable):
-    """A node that runs a function of state, config and runtime.
-
-    The function may not know the node: LangGraph would look for graphs in it for ever.
-    """
-
-    def __init__(self, name: str, run: _Run) -> None:
-        async def arun(
-            state: Any, config: RunnableConfig, runtime: Runtime[Any]
-        ) -> dict[str, object]:
-            return await run(state if isinstance(state, dict) else vars(state), config, runtime)
-
-        self._call = to_sync(arun)
-        super().__init__(self._call, arun, name=name, trace=False)
-
-    def __call__(
-        self, state: RememberingState, config: RunnableConfig, runtime: Runtime[Any]
-    ) -> dict[str, object]:
-        """Run the node. LangGraph learns from the annotations which keys the state needs."""
-        return self._call(state, config, runtime)
-
-
-class ConversationNode(_MemoryNode):
+class ConversationNode(RunnableCallable):
     """A node that remembers the `messages` of a graph, and keeps short what the model sees of them.
 
     Put it before the model call, where it writes `memory_view`, and once more after it, so that a
     turn is folded together with its reply. The model gets `memory.prompt(user, about=messages)` and
-    the view. `messages` keeps the whole thread. The memory's text is in no state, and so in no
-    checkpoint and no stream.
+    the view; a `ReplyNode` does all of it in one step. `messages` keeps the whole thread. The
+    memory's text is in no state, and so in no checkpoint and no stream.
 
     Args:
         memory: the memory of the users.
@@ -160,7 +139,7 @@ class ConversationNode(_MemoryNode):
 
     def __init__(
         self,
-        memory: ConversationMemory,
+        memory: ConversationMemory[Any],
         *,
         user: UserOf | None = None,
         strict: bool = False,
@@ -169,11 +148,12 @@ class ConversationNode(_MemoryNode):
         speakers = Speakers(user, strict=strict)
 
         async def remember(
-            state: Mapping[str, Any], config: RunnableConfig, runtime: Runtime[Any]
-        ) -> dict[str, object]:
-            thread = Thread(memory, speakers, state, runtime, config)
+            state: Any, config: RunnableConfig, runtime: Runtime[Any]
+        ) -> dict[str, Any]:
+            given = state if isinstance(state, dict) else vars(state)
+            thread = Thread(memory, speakers, given, runtime, config)
             if memory.read_only:
-                return {"memory_view": identify(state["messages"], thread.speaker.thread)}
+                return {"memory_view": identify(given["messages"], thread.speaker.thread)}
             await thread.open()
             if is_reply(thread.now):
                 await thread.note(ended=True)
@@ -182,125 +162,99 @@ class ConversationNode(_MemoryNode):
             await thread.note(ended=False)
             return update if shorten_state else update | {"memory_view": stays}
 
-        super().__init__("remember", remember)
+        self._call = to_sync(remember)
+        super().__init__(self._call, remember, name="remember", trace=False)
+
+    def __call__(
+        self, state: RememberingState, config: RunnableConfig, runtime: Runtime[Any]
+    ) -> dict[str, Any]:
+        """Run the node. LangGraph learns from the annotations which keys the state needs."""
+        return self._call(state, config, runtime)
 
 
-_REFUSED = (ValidationError, ConfigurationError, MemoryConflictError, MemoryNotFoundError)
-"""Errors of a reply that decides nothing, and can be given again."""
+class ReplyNode(RunnableCallable):
+    """A node that calls the model with memory: around yours, which sees `messages` as it should.
 
-
-class ApprovalNode(_MemoryNode):
-    """Interrupts the graph if something new waits for the approval of its user.
-
-    The interrupt's value is `{"proposals": [{"id": ..., "at": ..., "thread": ..., "memory": ...,
-    "changes": ...}]}`, with the whole new memory, and the lines of a diff. Resume with
-    `Command(resume={"accept": [id], "refuse": [id], "edit": {id: text}})`. A reply with another
-    form, or with an id that does not wait, decides nothing: the graph is interrupted again, with
-    the reason in `"error"`.
-
-    Each proposal interrupts a thread once. If a new message comes instead of a reply, the turn goes
-    on, and the proposals wait. Nothing is folded for a review.
-
-    The run may be resumed by another user if the thread's state has `memory_user`, as after a
-    `ConversationNode`. Otherwise resume it with the `user_id` of the interrupted run.
+    These are the system messages and the recent ones, with what is remembered of the user. What
+    your node returns is folded as the turn's reply. The thread keeps all messages. The memory's
+    text is in no state, and so in no checkpoint and no stream.
 
     Args:
-        memory: the memory of the users, with `approve=True`.
-        user: function of the run's runtime and config that returns the id of the user, as for
-            `ConversationNode`.
-        strict: whether a run without a user is an error; otherwise its thread has a memory.
+        memory: the memory of the users.
+        reply: function of the state (and config, runtime), or runnable, that calls the model and
+            returns its reply under `messages`, or a `Command` with it.
+        user, strict, shorten_state: as for `ConversationNode`.
+
+    Its runs raise:
+        ConfigurationError: The state lacks the keys of `ConversationState`.
 
     Examples:
-        >>> from langgraph.checkpoint.memory import InMemorySaver
         >>> from langgraph.graph import START, StateGraph
-        >>> from memagent_graph import ApprovalNode, ConversationMemory, ConversationState
-        >>> memory = ConversationMemory("openai:gpt-4o", approve=True)
-        >>> _ = memory.save([("human", "My sister breeds goats.")], user="ann", thread="monday")
-        >>> builder = StateGraph(ConversationState).add_node("approve", ApprovalNode(memory))
-        >>> graph = builder.add_edge(START, "approve").compile(InMemorySaver())
-        >>> config = {"configurable": {"user_id": "ann", "thread_id": "tuesday"}}
-        >>> out = graph.invoke({"messages": [("human", "Good morning.")]}, config)
-        >>> (proposal,) = out["__interrupt__"][0].value["proposals"]
-        >>> proposal["changes"]
-        '+ My sister breeds goats.'
+        >>> from langgraph.store.memory import InMemoryStore
+        >>> from memagent_graph import ConversationMemory, ConversationState, ReplyNode
+        >>> memory = ConversationMemory("openai:gpt-4o", store=InMemoryStore())
+        >>> def reply(state):  # in its place, a model that gets the messages
+        ...     return {"messages": [("ai", f"You say: {state['messages'][-1].text}")]}
+        >>> builder = StateGraph(ConversationState).add_node("reply", ReplyNode(memory, reply))
+        >>> graph = builder.add_edge(START, "reply").compile()
+        >>> config = {"configurable": {"user_id": "ann", "thread_id": "monday"}}
+        >>> done = graph.invoke({"messages": [("human", "My sister breeds goats.")]}, config)
+        >>> memory.load("ann")
+        'My sister breeds goats.'
     """
 
     def __init__(
-        self, memory: ConversationMemory[Any], *, user: UserOf | None = None, strict: bool = False
+        self,
+        memory: ConversationMemory[Any],
+        reply: Callable[..., Any] | Runnable[Any, Any],
+        *,
+        user: UserOf | None = None,
+        strict: bool = False,
+        shorten_state: bool = False,
     ) -> None:
+        node = _as_runnable(reply)
         speakers = Speakers(user, strict=strict)
 
-        async def approve(
-            state: Mapping[str, Any], config: RunnableConfig, runtime: Runtime[Any]
-        ) -> dict[str, object]:
-            known = state.get("memory_user") or ""
-            speaker = speakers.of(runtime, config, known)
-            await review(memory, speaker, runtime.store, config, known)
-            return {}
+        async def show(
+            state: Any, config: RunnableConfig, runtime: Runtime[Any]
+        ) -> tuple[Thread, Any, dict[str, Any]]:
+            if "memory_left" not in channels_of(config):
+                raise ConfigurationError(_LACKS_KEYS)
+            given = state if isinstance(state, dict) else vars(state)
+            thread = Thread(memory, speakers, given, runtime, config)
+            shown, changed = await thread.show(given["messages"], shorten=shorten_state)
+            return thread, _with_messages(state, shown), changed
 
-        super().__init__("approve", approve)
+        def call(state: Any, config: RunnableConfig, runtime: Runtime[Any]) -> Any:
+            thread, shown, changed = wait_for(show(state, config, runtime))
+            return wait_for(thread.take(node.invoke(shown, config), changed))
 
+        async def acall(state: Any, config: RunnableConfig, runtime: Runtime[Any]) -> Any:
+            thread, shown, changed = await show(state, config, runtime)
+            return await thread.take(await node.ainvoke(shown, config), changed)
 
-async def review(
-    memory: ConversationMemory[Any],
-    speaker: Speaker,
-    store: BaseStore | None,
-    config: RunnableConfig,
-    known: str = "",
-) -> None:
-    """Interrupt a run if something new waits for approval, and decide as the reply says.
-
-    `known` is the user in the thread's state, whose turn another one may resume.
-    """
-
-    async def show(**more: str) -> dict[str, object]:
-        shown = [
-            {
-                "id": one.id,
-                "at": one.at,
-                "thread": one.thread,
-                "memory": one.version.text,
-                "changes": str(one),
-            }
-            for one in await list_proposals(personal)
-        ]
-        return {"proposals": shown, **more}
-
-    personal, answered = memory.people.of(speaker.user, store), is_answered(config)
-    waiting = await list_proposals(personal)
-    new = {one.id for one in waiting if speaker.thread not in one.asked}
-    if new and not answered:
-
-        def ask(one: Proposal) -> Proposal:
-            asked = (*one.asked, speaker.thread)
-            return replace(one, asked=asked) if one.id in new else one
-
-        await change_proposals(personal, ask)
-    shown = await show() if new or answered else None  # a reply is always taken
-    while shown is not None:
-        reply, shown = interrupt(shown, response_schema=Decision.model_json_schema()), None
-        try:
-            decision = Decision.model_validate(reply)
-            if ids := {*decision.ids}:
-                users = speaker.user, AnonymousUser.restore(known)
-                user = await _find_decided(memory, users, store, ids)
-                await memory.decide(user, decision, store, by="review")
-        except _REFUSED as error:
-            shown = await show(error=str(error))
+        super().__init__(call, acall, name="reply", trace=False)
 
 
-async def _find_decided(
-    memory: ConversationMemory[Any], users: Iterable[str], store: BaseStore | None, ids: set[str]
-) -> str:
-    """Return the user for whom proposals wait: that of the run, or of the resumed turn."""
-    for user in filter(None, users):
-        if ids <= {one.id for one in await list_proposals(memory.people.of(user, store))}:
-            return user
-    message = (
-        f"Not all of {', '.join(sorted(ids))} wait for the user of the run: they were decided or "
-        "forgotten, or the interrupted run has another user, whose id must resume it."
-    )
-    raise MemoryNotFoundError(message)
+_LACKS_KEYS = (
+    "The state lacks memory_user and memory_left: build the graph with a kind of ConversationState."
+)
+
+
+def _as_runnable(node: Callable[..., Any] | Runnable[Any, Any]) -> Runnable[Any, Any]:
+    if isinstance(node, Runnable):
+        return node
+    given = (None, node) if iscoroutinefunction(node) else (node,)
+    return RunnableCallable(*given, trace=False)  # no event has what the model is shown
+
+
+def _with_messages(state: Any, messages: list[BaseMessage]) -> Any:
+    """Return a state, of any of the kinds that LangGraph takes, with other messages."""
+    if isinstance(state, dict):
+        return {**state, "messages": messages}
+    changed = copy(state)
+    object.__setattr__(changed, "messages", messages)  # some are frozen
+    return changed
 
 
 class Thread:
@@ -325,6 +279,7 @@ class Thread:
         self._known: str = state.get("memory_user") or ""
         self.left: str | None = state.get("memory_left") or None
         self._access = access_of(config, runtime.context)
+        self._shown = dict[object, BaseMessage]()
         now = speakers.of(runtime, config, self._known)
         self._now, self.speaker = now.user, turn_of(now, state)
 
@@ -336,7 +291,7 @@ class Thread:
         talk = self._talk(self.speaker.user, silent=_is_subagent(self._config))
         self._own, given = talk, self._state["messages"]
         if talk.kept is None:
-            given = [m.model_copy(update={"id": None}) if _is_passing(m.id) else m for m in given]
+            given = [m.model_copy(update={"id": None}) if is_passing(m.id) else m for m in given]
         now = talk.identify(given, await talk.read_record())
         earlier = await self._find_earlier(now)
         self._users = {self._known, str(self._now), *(mark["user"] for mark in earlier.values())}
@@ -379,59 +334,96 @@ class Thread:
             marks |= await talk.kept.find_marks(left, talk.record_all, find_user, run.began, made)
         return marks
 
-    async def recall(self, about: Sequence[BaseMessage]) -> list[SystemMessage]:
-        """Return what the model sees of the user; nothing if the run may not read.
+    async def show(
+        self, messages: Sequence[BaseMessage], *, shorten: bool
+    ) -> tuple[list[Any], dict[str, Any]]:
+        """Begin a turn, or continue it: return what the model sees, and the changes of the state.
 
-        It is the same in all calls of a turn until something is forgotten, for providers' caches.
+        `messages` are those of the state, which other middleware may have changed. Before those of
+        users stands what is remembered. It is the same in all calls of a turn, and of later turns,
+        until the view begins elsewhere or something is forgotten.
         """
-        if not self._access.reads:
-            return []
-        user, turn, recalled = self.speaker.user, self._turn, self._recalled
-        if (found := recalled.get(turn)) is None:
-            found = recalled[turn] = await self._memory.aprompt(
-                user, about=about, store=self._store, config=self._config
-            )
-        for old in [*recalled][:-_MOST_TURNS]:
-            recalled.pop(old, None)
-        return found
+        left, changed = [(message.id, message) for message in messages], dict[str, Any]()
+        if not self._memory.read_only:
+            await self.open()
+            if self.now and isinstance(self.now[-1], HumanMessage):
+                await self.note(ended=False)
+            stays, changed = self.turn(shorten=shorten)
+            left = self._list_left(messages, stays)
+        shown = [m if m.id == key else m.model_copy(update={"id": key}) for key, m in left]
+        if self._access.reads:
+            recalled = self._recalled
+            view = *self._agent, next((str(m.id) for m in shown if not is_instruction(m)), "")
+            reminders = recalled.setdefault(view, Reminders())
+            recalled.move_to_end(view)
+            while len(recalled) > _MOST_VIEWS:
+                recalled.popitem(last=False)
+            if reminders.begin(list_said(shown)):
+                user, store = self.speaker.user, self._store
+                await self._memory.atold(user, about=shown, store=store, reminders=reminders)
+            shown = put_before(shown, reminders.texts)
+        self._shown = {_key(one): own for one, (_, own) in zip(shown, left, strict=False)}
+        return shown, changed
+
+    def _list_left(
+        self, messages: Sequence[BaseMessage], stays: Sequence[BaseMessage]
+    ) -> list[tuple[str | None, BaseMessage]]:
+        """Return the messages that the model still sees, with the ids by which they are known.
+
+        Those with ids are found by them, as other middleware may have changed the messages.
+        """
+        pairs = zip(self._state["messages"], self.now, strict=True)
+        own = {message.id or id(message): str(mine.id) for message, mine in pairs}
+        gone = {*own.values()} - {message.id for message in stays}
+        found = [(own.get(one.id or id(one), one.id), one) for one in messages]
+        return [(key, one) for key, one in found if key not in gone]
 
     @property
-    def _recalled(self) -> dict[object, list[SystemMessage]]:
+    def _recalled(self) -> OrderedDict[tuple[str, str, str], Reminders]:
         return self._memory.people.backlog(self.speaker.user, self._store).recalled
 
     @property
-    def _turn(self) -> object:
-        """The thread, the agent's run and the message, by which a turn of an agent is known."""
-        agent = self._config["configurable"].get("checkpoint_ns", "").rpartition("|")[0]
-        said = next((m for m in reversed(self._state["messages"]) if is_human(m)), None)
-        return self.speaker.thread, agent, said and record_message(said)
+    def _agent(self) -> tuple[str, str]:
+        """The thread, and the agent in it: the nodes that run it, without the ids of their runs."""
+        ns = str(self._config["configurable"].get("checkpoint_ns", "")).rpartition("|")[0]
+        return self.speaker.thread, re.sub(":[^|]*", "", ns)
 
-    def end(self) -> None:
-        """End the turn: the next one recalls anew."""
-        self._recalled.pop(self._turn, None)
+    async def take(self, result: Any, changed: dict[str, Any]) -> Any:
+        """Take what the node of the model returns, and return it with what else changes.
+
+        Messages that it was shown come back as those of the state, without the memory.
+        """
+        update = result.update or {} if isinstance(result, Command) else result or {}
+        if not isinstance(update, Mapping):
+            return result
+        said = [self._shown.get(_key(m), m) for m in as_messages(update.get("messages") or ())]
+        new = [message for message in said if message not in self._state["messages"]]
+        for message in new:
+            message.id = message.id or str(uuid4())
+        own = stamp(new, self._now if self._access.writes else "", self._memory.zone)
+        heard = [message for message in own if not isinstance(message, RemoveMessage)]
+        if is_reply(heard):
+            await self.end(heard)
+        elif heard and not self._memory.read_only:
+            await self.note(heard, ended=False)
+        merged = {**update, **changed}
+        if said:
+            old = [message for message in said if message not in new]
+            merged["messages"] = [*old, *own, *changed.get("messages", ())]
+        return replace(result, update=merged) if isinstance(result, Command) else merged
+
+    async def end(self, reply: Sequence[BaseMessage] = ()) -> None:
+        """End the turn, with a reply that this step writes: it is folded, the next recalls anew."""
+        for (*agent, _), reminders in [*self._recalled.items()]:
+            if (*agent,) == self._agent:
+                reminders.end()
+        if not self._memory.read_only:
+            await self.note(reply, ended=True)
 
     def _talk(self, user: str, *, silent: bool = False) -> Talk:
         kept = KeptThread.of(self._config)
         thread = self.speaker.thread
         return Talk(self._memory, user, thread, self._store, self._config, kept=kept, silent=silent)
-
-    def begin(self) -> dict[str, Any]:
-        """Begin a turn: return the changes of the state.
-
-        Messages are marked in the state if its reducer replaces messages by their ids.
-        """
-        update: dict[str, Any] = {}
-        if self._known != self.speaker.user:
-            update["memory_user"] = str(self.speaker.user)
-        given = self._state["messages"]
-        marked = [
-            mine.model_copy(update={"id": message.id})
-            for message, mine in zip(given, self.now, strict=True)
-            if message.id and message.additional_kwargs != mine.additional_kwargs
-        ]
-        if marked and replaces_messages(self._config, marked):
-            update["messages"] = marked
-        return update
 
     async def note(self, reply: Sequence[BaseMessage] = (), *, ended: bool) -> None:
         """Let messages wait to be folded, and a reply that this step writes, each for its user.
@@ -446,6 +438,23 @@ class Thread:
         for user in self._users - {"", str(self._own.user)}:
             if any(by_owner(self.now, "").get(user, ())) and not self._own.silent:
                 await self._talk(AnonymousUser.restore(user)).note(self.now, ended=ended)
+
+    def begin(self) -> dict[str, Any]:
+        """Begin a turn: return the changes of the state.
+
+        Messages are marked in the state if its reducer replaces messages by their ids.
+        """
+        update: dict[str, Any] = {}
+        if self._known != self.speaker.user:
+            update["memory_user"] = str(self.speaker.user)
+        marked = [
+            mine.model_copy(update={"id": message.id})
+            for message, mine in zip(self._state["messages"], self.now, strict=True)
+            if message.id and message.additional_kwargs != mine.additional_kwargs
+        ]
+        if marked and replaces_messages(self._config, marked):
+            update["messages"] = marked
+        return update
 
     def turn(self, *, shorten: bool) -> tuple[list[BaseMessage], dict[str, Any]]:
         """Begin a turn: return what the model sees, and the changes of the state.
@@ -462,6 +471,10 @@ class Thread:
         elif len(stays) < len(seen):
             update["memory_left"] = find_left(self.now, stays)
         return stays, update
+
+
+def _key(message: BaseMessage) -> object:
+    return message.id, str(message.content)
 
 
 def _is_subagent(config: RunnableConfig) -> bool:
@@ -485,15 +498,3 @@ def _brings_words(given: object) -> bool:
         found = as_messages(in_context(given, "messages"))  # type: ignore[arg-type]
         return any(isinstance(message, HumanMessage) for message in found)
     return False
-
-
-def _is_passing(key: str | None) -> bool:
-    """Whether an id is a random one, as LangGraph gives to messages in each run without memory."""
-    try:
-        return key is not None and UUID(key).version == _RANDOM
-    except ValueError:
-        return False
-
-
-_RANDOM = 4
-"""Version of a random UUID (RFC 9562)."""

@@ -28,7 +28,8 @@ from memagent_graph.errors import EmptyReplyError, ModelError, ResponseFormatErr
 from memagent_graph.evidence.places import Memory
 from memagent_graph.evidence.statements import instant, is_later
 from memagent_graph.memory.version import LineSource, make_fingerprint
-from memagent_graph.models.reply import ask_like_caller, continue_text, take_reply, usage_of
+from memagent_graph.models.completion import continue_text
+from memagent_graph.models.reply import ask_like_caller, take_reply, usage_of
 from memagent_graph.models.structured import Shape, constraint, fill
 from memagent_graph.prompts import Prompts
 from memagent_graph.readers.base import Update, Usage
@@ -247,7 +248,6 @@ You were asked this before, and with your changes the profile was longer than th
 Say all changes again so that it has at most {words} words: shorter values, and "remove" for what \
 is oldest and of the least use.
 """
-
 
 FIELD_EXAMPLES = """\
 Below are sentences from chats. Behind a field stands what the sentence says of it, and whose it \

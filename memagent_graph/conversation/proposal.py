@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from memagent_graph.conversation.built_in import drop_subjects, read_remarks, write_remarks
-from memagent_graph.conversation.episodes import EpisodePuts, KeptMessage, own_id
+from memagent_graph.conversation.built_in import read_remarks, write_remarks
+from memagent_graph.conversation.episodes import EpisodePuts, KeptMessage, drop_subjects, own_id
 from memagent_graph.conversation.profile import EMPTY
 from memagent_graph.conversation.user_memory import CONVERSATION, MemoryChange, put_change
 from memagent_graph.errors import (
@@ -31,8 +31,8 @@ from memagent_graph.errors import (
 )
 from memagent_graph.evidence.statements import drop_statements, statements
 from memagent_graph.memory.atomic import MOST_LOST_RACES, pause
+from memagent_graph.memory.chain import find_versions
 from memagent_graph.memory.items import label
-from memagent_graph.memory.lookup import versions
 from memagent_graph.memory.version import MemoryVersion, edit_version
 
 if TYPE_CHECKING:
@@ -193,7 +193,7 @@ def compose(
 async def list_proposals(memory: UserMemory) -> list[Proposal]:
     """Return what waits for approval, oldest first; for a bad record, a warning is logged."""
     found: list[Proposal] = []
-    records = memory.bank.records
+    records = memory.bank
     async for item in records.scan(records.proposals):
         try:
             if isinstance(item, BadRecordError):
@@ -201,7 +201,7 @@ async def list_proposals(memory: UserMemory) -> list[Proposal]:
             found.append(Proposal.from_record(item.value, item.key))
         except BadRecordError as error:
             _log.warning("%s It is skipped: see `memagent memory check --user`.", error)
-    bases = await versions(records, [*{one.base for one in found if one.base}])
+    bases = await find_versions(records, [*{one.base for one in found if one.base}])
     texts = {one.id: one.text for one in bases if isinstance(one, MemoryVersion)}
     found = [replace(one, before=texts.get(one.base or "", "")) for one in found]
     return sorted(found, key=lambda one: (one.at, one.id))
@@ -211,7 +211,7 @@ async def revise(memory: UserMemory, change: Callable[[Proposal], Proposal | Non
     """Return the step that puts what `change` returns in the place of each proposal."""
     values: dict[str, Value | None] = {}
     given: dict[Place, Value | None] = {}
-    records = memory.bank.records
+    records = memory.bank
     for one in await list_proposals(memory):
         now = change(one)
         if now is not one:
@@ -228,7 +228,7 @@ async def change_proposals(
     for lost in range(MOST_LOST_RACES):
         await pause(lost)
         step = await revise(memory, change)
-        if not step.puts or await memory.bank.records.commit(*step):
+        if not step.puts or await memory.bank.commit(*step):
             return
     raise _conflict(memory.user)
 
@@ -252,7 +252,7 @@ async def propose(
 
 def _put_new(memory: UserMemory, proposal: Proposal, by: str) -> EpisodePuts:
     """Return the step that adds a proposal, which is empty if that changes nothing."""
-    records = memory.bank.records
+    records = memory.bank
     put = records.put(records.proposals, proposal.id, proposal.to_record())
     puts = [put, put_change(records, _entry(proposal, "proposed", by))]
     return EpisodePuts(puts if proposal.changes_memory else ())
@@ -327,7 +327,7 @@ async def decide(
 
 async def _accept(memory: UserMemory, proposal: Proposal, text: str | None, by: str) -> None:
     """Make a proposal the memory, or another text, and keep its messages."""
-    records = memory.bank.records
+    records = memory.bank
     version = proposal.version if text is None else _with_text(proposal.version, text)
     change = replace(_entry(proposal, "accepted", by), version=version.id)
     version, place = replace(version, created_at=change.at), (records.proposals, proposal.id)
@@ -346,7 +346,7 @@ async def _accept(memory: UserMemory, proposal: Proposal, text: str | None, by: 
 
 
 async def _refuse(memory: UserMemory, proposal: Proposal, by: str) -> None:
-    records = memory.bank.records
+    records = memory.bank
     place = (records.proposals, proposal.id)
     puts = [records.put(*place, None), put_change(records, _entry(proposal, "refused", by))]
     if not await records.commit(puts, {place: proposal.to_record()}):

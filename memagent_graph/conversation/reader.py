@@ -26,7 +26,7 @@ from memagent_graph.conversation.profile_reader import ProfileReader, ask_each
 from memagent_graph.errors import ConfigurationError, ModelError
 from memagent_graph.evidence.statements import statements
 from memagent_graph.memory.version import make_fingerprint
-from memagent_graph.models.reply import continue_text
+from memagent_graph.models.completion import continue_text
 from memagent_graph.prompts import Prompts
 from memagent_graph.readers.base import Update, Usage
 from memagent_graph.readers.chat import ChatReader, prompts_for, unheard
@@ -188,12 +188,8 @@ class NotesReader(ChatReader):
         if update.memory is None:
             return update
         self._gate["notes"] = True
-        rows = (row for _, text in find_said(step.chunk) for row in text.splitlines())
-        said = [{*specific_terms(one.text)} for row in rows for one in statements(row)]
         for found in _FORGET.finditer(update.memory.text):
-            words = {*specific_terms(found["what"])}
-            # A request has a word more than its subject: a statement that is copied asks nothing.
-            if (what := topics(found["what"])) and any(words < sentence for sentence in said):
+            if (what := topics(found["what"])) and _is_asked_for(found["what"], step.chunk):
                 self.asked.append(what)
         notes = _once(_FORGET.sub("", update.memory.text)).strip("\n")
         return replace(update, memory=replace(update.memory, text=notes))
@@ -285,16 +281,22 @@ def _copies(notes: str, chunk: Chunk) -> bool:
     return any(line.rstrip().endswith(lines) for line in notes.splitlines())
 
 
+def _is_asked_for(subject: str, chunk: Chunk) -> bool:
+    """Whether a sentence of a user has all words of a subject, and, as a request has, one more."""
+    words = {*specific_terms(subject)}
+    rows = (row for _, text in find_said(chunk) for row in text.splitlines())
+    return any(words < {*specific_terms(one.text)} for row in rows for one in statements(row))
+
+
 def _once(notes: str) -> str:
     """Notes without the lines that a later one below the same heading repeats, day and all."""
     kept: dict[tuple[str, str], str] = {}
-    heading, fenced = "", False
+    heading = ""
     for number, line in enumerate(notes.splitlines()):
-        fenced ^= line.lstrip().startswith("```")
         text = line.strip(_ENDS).casefold()
         if line.lstrip().startswith(("#", "**")) or line.rstrip().endswith(":"):
             heading = f"{number}"
-        key = (heading, f"line {number}" if fenced or not _TOLD.match(line) else text)
+        key = (heading, text if _TOLD.match(line) else f"line {number}")
         kept.pop(key, None)
         kept[key] = line
     return "\n".join(kept.values())

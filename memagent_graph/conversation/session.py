@@ -3,36 +3,39 @@
 from __future__ import annotations
 
 import logging
-import math
-from collections.abc import Callable, Mapping
-from functools import reduce
+from dataclasses import replace
+from functools import lru_cache, partial
 from itertools import takewhile
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Generic
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from langchain_core.messages import BaseMessage, HumanMessage, RemoveMessage
-from langchain_core.runnables import RunnableConfig, ensure_config
-from langgraph.channels import DeltaChannel
-from langgraph.checkpoint.base import get_checkpoint_metadata
 from langgraph.constants import TAG_NOSTREAM
-from langgraph.graph.message import REMOVE_ALL_MESSAGES, add_messages
-from langgraph.runtime import Runtime
+from langgraph.graph.message import REMOVE_ALL_MESSAGES
+from typing_extensions import TypeVar
 
+from memagent_graph.config import ReadingConfig
 from memagent_graph.conversation.backlog import UserMemories, refuse_writes
+from memagent_graph.conversation.built_in import read_remarks
 from memagent_graph.conversation.episodes import Branch, KeptMessage, Recorded, own_id
+from memagent_graph.conversation.fold import Folding
+from memagent_graph.conversation.form import form_of
 from memagent_graph.conversation.messages import (
     USER,
+    as_message,
     as_messages,
     by_owner,
+    check_redaction,
     identify,
     is_excluded,
     is_summary,
-    last_owner,
     record_message,
     stamp,
 )
-from memagent_graph.conversation.prompt import beyond, count_tokens, first_leaving
-from memagent_graph.conversation.user_memory import AnonymousUser, UserId, name_user
+from memagent_graph.conversation.profile import Past
+from memagent_graph.conversation.proposal import list_proposals
+from memagent_graph.conversation.reader import share_model
+from memagent_graph.conversation.thread import beyond, count_tokens, first_leaving, messages_in
 from memagent_graph.errors import (
     BadRequestError,
     ConfigurationError,
@@ -40,134 +43,45 @@ from memagent_graph.errors import (
     RefusalError,
     StoreError,
 )
-from memagent_graph.seams import saver_of
-from memagent_graph.sync import ask_saver
+from memagent_graph.memory.items import NAMESPACE, label
 from memagent_graph.templates import plural
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
     from datetime import tzinfo
 
-    from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
+    from langchain_core.language_models import BaseChatModel
+    from langchain_core.runnables import RunnableConfig
     from langgraph.store.base import BaseStore
+    from pydantic import BaseModel
 
-    from memagent_graph.conversation.fold import Folding
     from memagent_graph.conversation.messages import Given, Redact
-    from memagent_graph.seams import GraphRun
+    from memagent_graph.conversation.proposal import Approve
+    from memagent_graph.conversation.thread import Access, KeptThread, UserId
+    from memagent_graph.conversation.user_memory import UserMemory
+    from memagent_graph.facts.rules import Facts
+    from memagent_graph.readers.base import Reader
+    from memagent_graph.text.tokens import TokenizerLike
+
+    OfUser = Callable[[str], str]
+
+Shape = TypeVar("Shape", bound="str | BaseModel", default=str)
+
+_MOST_PAST = 100
+"""Values of each field of a profile that no longer stand and are kept, at most."""
+
+_MOST_WAYS = 1_000
+"""Pairs of `keep` and `never` whose prompts a process keeps."""
 
 _REFUSED = (RefusalError, BadRequestError, EmptyReplyError)
 _NEWEST = 1_000
 """Messages of a thread that a turn looks at besides the first, at most."""
-_MOST_BACK = 1_000
-"""Checkpoints from which a branch is followed back, at most."""
 _MOST_NEW = 100
 """Messages that a turn lets others find, at most: earlier ones were found, or folded, before."""
 _REPLY = 60.0
 """Seconds for which a fold waits for the end of a turn: one that hands over has none."""
 
 _log = logging.getLogger(__name__)
-
-
-class KeptThread(NamedTuple):
-    """A thread that a checkpointer keeps, as a run saw it at a checkpoint.
-
-    `nested`: the run is one within another graph, whose state may lack the messages. `writes`: its
-    step writes messages, which only a later checkpoint has.
-    """
-
-    saver: BaseCheckpointSaver[Any]
-    thread: str
-    checkpoint: str
-    nested: bool
-    writes: bool = False
-
-    @classmethod
-    def of(cls, config: RunnableConfig | None) -> KeptThread | None:
-        """Return the thread of a run; None if no checkpointer keeps it."""
-        configurable = (config or {}).get("configurable", {})
-        saver, seen = saver_of(config), configurable.get("checkpoint_map", {}).get("")
-        if saver is None or not seen:
-            return None
-        nested = "|" in str(configurable.get("checkpoint_ns"))
-        return cls(saver, str(configurable["thread_id"]), str(seen), nested)
-
-    async def read(self, checkpoint: str = "") -> CheckpointTuple | None:
-        """Return a checkpoint, the newest by default; None if there is none."""
-        of = {"checkpoint_id": checkpoint} if checkpoint else {}
-        place = {"thread_id": self.thread, "checkpoint_ns": "", **of}
-        found: CheckpointTuple | None = await ask_saver(
-            self.saver, "get_tuple", {"configurable": place}
-        )
-        return found
-
-    async def read_parent(self, one: CheckpointTuple) -> CheckpointTuple | None:
-        """Return the checkpoint that another one continues; None for the first of the thread."""
-        parent = (one.parent_config or {}).get("configurable", {}).get("checkpoint_id")
-        return await self.read(parent) if parent else None
-
-    async def branch(self, newest: CheckpointTuple, since: str) -> set[str]:
-        """Return the ids of a checkpoint and of those that it continues, back to `since`."""
-        found: set[str] = set()
-        at: CheckpointTuple | None = newest
-        while at and len(found) < _MOST_BACK:
-            found.add(at.checkpoint["id"])
-            at = await self.read_parent(at) if at.checkpoint["id"] > since else None
-        return found
-
-    async def find_marks(
-        self,
-        wanted: set[Recorded],
-        record: Callable[[Sequence[BaseMessage]], Collection[Recorded]],
-        user_of: Callable[[CheckpointTuple], str | None],
-        began: float = math.inf,
-        made: Collection[Recorded] = (),
-    ) -> dict[str, Mapping[str, str]]:
-        """Return the marks, by id, of messages that a checkpoint has from before the step `began`.
-
-        Each is of the run that wrote the oldest checkpoint with it, whose user `user_of` returns; a
-        run that might not write is remembered for nobody. What a run `made`, so that no checkpoint
-        has it, came with the input of its turn.
-        """
-        found: dict[Recorded, CheckpointTuple] = {}
-        at = await self.read(self.checkpoint) or await self.read()
-        for _ in range(_MOST_BACK):
-            if at is None:
-                break
-            if at.metadata["step"] < began:
-                if at.metadata["source"] == "input":
-                    found = dict.fromkeys(made, at) | found
-                there = wanted.difference(made) & {*record(await messages_in(self.saver, at) or ())}
-                found |= dict.fromkeys(there, at)
-                if not there and found.keys() >= {*made}:
-                    break
-            at = await self.read_parent(at)
-        marks: dict[str, Mapping[str, str]] = {}
-        for one, first in found.items():
-            writes = first.metadata.get(ACCESS_KEY, "all") in ("all", "write")
-            user = (user_of(first) or "") if writes else ""
-            marks[one.id] = {"user": user, "at": first.checkpoint["ts"]}
-        return marks
-
-
-async def messages_in(
-    saver: BaseCheckpointSaver[Any], checkpoint: CheckpointTuple | None
-) -> list[BaseMessage] | None:
-    """Return the messages in a checkpoint; None if it does not have them as a list.
-
-    A checkpoint of a `DeltaChannel` has only what its step wrote: earlier ones have the rest.
-    """
-    if checkpoint is None or "messages" not in checkpoint.checkpoint["channel_versions"]:
-        return None
-    found, writes = checkpoint.checkpoint["channel_values"].get("messages"), []
-    if found is None:
-        options = {"config": checkpoint.config, "channels": ["messages"]}
-        history = (await ask_saver(saver, "get_delta_channel_history", **options))["messages"]
-        found, writes = history.get("seed"), history["writes"]
-    channel = DeltaChannel(lambda old, new: reduce(add_messages, new, old or []), list)
-    channel = channel.from_checkpoint(found)
-    channel.replay_writes(writes)
-    found = channel.get()
-    return found if isinstance(found, list) else None
 
 
 def _for_itself(config: RunnableConfig | None) -> RunnableConfig:
@@ -184,18 +98,81 @@ def _for_itself(config: RunnableConfig | None) -> RunnableConfig:
     }
 
 
-class TalkMemory(Protocol):
-    """The part of a `ConversationMemory` that a thread needs."""
+class ConversationSettings(Generic[Shape]):
+    """The parts of a `ConversationMemory`, where its arguments are documented."""
 
-    people: UserMemories
-    window: int
-    remember_within: float
-    redact: Redact
-    approves: bool
-    chunk_tokens: int
+    def __init__(
+        self,
+        model: str | BaseChatModel | Reader | None = None,
+        *,
+        store: BaseStore | None = None,
+        window: int = 20,
+        remember_within: float = 5.0,
+        config: ReadingConfig | None = None,
+        tokenizer: TokenizerLike = None,
+        namespace: Sequence[str] = NAMESPACE,
+        keep_versions: int | None = 10,
+        keep_days: float | None = None,
+        episode_tokens: int = 500_000,
+        episode_days: float | None = None,
+        ttl: float | None = None,
+        keep: str | OfUser = "",
+        never: str | OfUser = "",
+        read_only: bool = False,
+        redact: Redact | None = None,
+        approve: Approve | bool = False,
+        schema: type[Shape | Facts] | Facts = str,  # type: ignore[assignment]
+        time_zone: str | None = None,
+    ) -> None:
+        if window < 1:
+            raise ConfigurationError("window must be at least 1 message.")
+        if not remember_within >= 0:
+            raise ConfigurationError("remember_within must be 0 seconds or more.")
+        self.zone, self.redact = find_zone(time_zone), check_redaction(redact)
+        self.window, self.remember_within = window, remember_within
+        if episode_tokens < 0 or not (episode_days is None or episode_days > 0):
+            message = "episode_tokens must be 0 or more, and episode_days more than 0 or None."
+            raise ConfigurationError(message)
+        self.read_only, self.approves = read_only, bool(approve)
+        self.people = UserMemories(
+            store,
+            namespace,
+            keep_versions=keep_versions,
+            keep_days=keep_days,
+            episode_tokens=episode_tokens,
+            episode_days=episode_days,
+            ttl=ttl,
+            read_only=read_only,
+        )
+        most = min(_MOST_PAST, (keep_versions or _MOST_PAST + 1) - 1)
+        self.form = form_of(schema, Past(most, keep_days))
+        if callable(keep) or callable(never):
+            model = share_model(model, config or ReadingConfig(), tokenizer)
+        self._keep, self._never = keep, never
+        make_folding = partial(
+            Folding,
+            model,
+            config or ReadingConfig(),
+            tokenizer,
+            redact=self.redact,
+            form=self.form,
+            approve=approve,
+        )
+        self._foldings = lru_cache(_MOST_WAYS)(make_folding)
+        self._folding = self._foldings(*("" if callable(text) else text for text in (keep, never)))
+        self.chunk_tokens = self._folding.reading.config.chunk_tokens
+
+    def check_writable(self) -> None:
+        """Raise `ConfigurationError` if this memory may only be read here."""
+        if self.read_only:
+            raise refuse_writes()
 
     def get_folding(self, user: UserId) -> Folding:
-        """Return the folding with the instructions for a user."""
+        """The folding with the instructions for a user."""
+        texts = [text(str(user)) if callable(text) else text for text in (self._keep, self._never)]
+        if not all(isinstance(text, str) for text in texts):
+            raise ConfigurationError("A function given as keep or never must return a text.")
+        return self._foldings(*texts)
 
 
 class Talk:
@@ -206,7 +183,7 @@ class Talk:
 
     def __init__(
         self,
-        memory: TalkMemory,
+        memory: ConversationSettings[Any],
         user: UserId,
         thread: UserId,
         store: BaseStore | None,
@@ -237,22 +214,21 @@ class Talk:
         self, messages: Mapping[Recorded, BaseMessage]
     ) -> dict[str, Mapping[str, str]]:
         """Return the marks, by id, of those messages that are known as the user's in the thread."""
-        known = [messages[one] for one in messages.keys() - {*self._list_seen()}]
-        others = {str(message.id) for message in known}
+        unseen = [messages[one] for one in messages.keys() - {*self._list_seen()}]
+        others = {str(message.id) for message in unseen}
         try:
-            others = await self._find_unknown(known) if known else others
+            redact = self._memory.redact
+            new = await self.personal.find_changed(self.thread, unseen, redact) if unseen else []
+            _, waiting = await self.personal.episodes.read_all(empty=not (new and self._quotes))
+            said = {(one.id, one.text) for one in waiting if one.text}
+            folding = self._memory.get_folding(self.user)
+            kept = folding.keep([one.message for one in new], self.thread)
+            left = {one.recorded.id for one in new}
+            left -= {one.id for one in kept if (one.id, one.text) in said}
+            others = {own_id(key, self.thread) for key in left}
         except Exception as error:  # noqa: BLE001 - a store and the user's function may raise anything
             _log.warning("Earlier messages of a thread cannot be read: %s", error)
         return {one.id: {"user": str(self.user)} for one in messages if one.id not in others}
-
-    async def _find_unknown(self, messages: Sequence[BaseMessage]) -> set[str]:
-        """Return the ids of those messages that neither were folded nor wait in any process."""
-        new = await self.personal.find_changed(self.thread, messages, self._memory.redact)
-        waiting = (await self.personal.episodes.read_all(empty=not (new and self._quotes)))[1]
-        said = {(one.id, one.text) for one in waiting if one.text}
-        kept = self._memory.get_folding(self.user).keep([one.message for one in new], self.thread)
-        left = {one.recorded.id for one in new} - {o.id for o in kept if (o.id, o.text) in said}
-        return {own_id(key, self.thread) for key in left}
 
     def _list_seen(self) -> list[Recorded]:
         return [one for one, _ in self.backlog.list_seen(self.thread).values()]
@@ -264,8 +240,10 @@ class Talk:
         return identify(messages, self.thread, recorded, self.redact)
 
     def record(self, messages: Iterable[BaseMessage]) -> dict[Recorded, BaseMessage]:
-        """Return messages by what they are known by."""
-        return {record_message(message, self.redact): message for message in messages}
+        """Return messages by what they are known by, and the checkpoint that the run saw."""
+        at = "" if self.kept is None else self.kept.checkpoint
+        known = ((record_message(message, self.redact), message) for message in messages)
+        return {replace(one, checkpoint=at): message for one, message in known}
 
     def record_all(self, messages: Sequence[BaseMessage]) -> Collection[Recorded]:
         """Return what all messages of a state are known by, with or without ids."""
@@ -294,6 +272,33 @@ class Talk:
         user = self.user if access.writes else ""
         return stamp(known, user, zone), stamp([HumanMessage("", id=key) for key in removed], user)
 
+    def _own(self, messages: Iterable[BaseMessage]) -> list[BaseMessage]:
+        """Return the messages of this user."""
+        return by_owner(messages, self.user).get(self.user, [])
+
+    async def save(self, messages: Sequence[BaseMessage]) -> None:
+        """Fold messages of the user now, with those of the thread that wait."""
+        seen = self.backlog.list_seen(self.thread).values()
+        waiting = [message for _, message in seen if message]
+        said = [*{one.id: one for one in (*waiting, *self._own(messages))}.values()]
+        await self.fold(said)
+        self.backlog.see(self.thread, dict.fromkeys(self.record(said)))
+
+    async def take_over(self, guest: UserMemory, notes: str) -> None:
+        """Fold what the memory of a guest has, also what waits for approval there, onto this one.
+
+        `notes` are as a model is shown them: their lines that no kept message says are messages.
+        """
+        episodes, waiting = await guest.episodes.read_all()
+        kept = [*episodes.said, *(one for one in waiting if one.text)]
+        kept += [one for proposal in await list_proposals(guest) for one in proposal.said]
+        whole = "\n".join(one.text for one in kept)
+        lines = [one for one in read_remarks(notes) if one.text not in whole]
+        of = [KeptMessage(label(one.text), "", one.day, one.speaker, one.text) for one in lines]
+        if said := stamp(map(as_message, [*of, *kept]), self.user):
+            await self.fold(said)
+            await self.personal.copy_said(guest)
+
     async def note(self, messages: Sequence[BaseMessage], *, ended: bool) -> None:
         """Let new messages of the user wait to be folded, and be found word for word until then.
 
@@ -301,22 +306,21 @@ class Talk:
         """
         if self.silent:
             return
-        own = by_owner(messages, self.user).get(self.user, [])
+        own = self._own(messages)
         own = own[:1] + own[1:][-_NEWEST:]
+        if self.kept and self.kept.nested:  # its own state may still have what left the one above
+            left = self.backlog.list_removed(self.thread).difference(self.kept.above)
+            own = [message for message in own if message.id not in left]
         seconds = self._memory.remember_within + (0.0 if ended else _REPLY)
         new = self.backlog.add(self.thread, self._fold_waiting, self.record(own), seconds)
         if new and self._quotes:
-            whole = self.kept and not self.kept.nested and not any(map(is_summary, messages))
-            there = {str(message.id) for message in messages} if whole else None
+            there = None if any(map(is_summary, messages)) else self._ids(messages)
             await self._let_find([one for one in own if one.id in new][-_MOST_NEW:], there)
 
     async def _let_find(self, new: Sequence[BaseMessage], there: set[str] | None) -> None:
         """Let every process find messages that wait, and of the thread none that is not there."""
-
-        def is_gone(one: KeptMessage) -> bool:
-            return there is not None and one.thread == self.thread and one.own_id not in there
-
         try:
+            left = await self._find_left(there)
             changed = await self.personal.find_changed(self.thread, new, self._memory.redact)
             messages = [one.message for one in changed]
             ids = [str(one.id) for one in messages if isinstance(one, HumanMessage)]
@@ -324,9 +328,24 @@ class Talk:
             folding = self._memory.get_folding(self.user)
             kept = folding.keep([m for m in messages if not is_excluded(m)], self.thread)
             said |= {one.id: one for one in kept}
-            await self.personal.episodes.wait([*said.values()], is_gone)
+            await self.personal.episodes.wait(
+                [*said.values()], lambda one: one.thread == self.thread and left(one.own_id)
+            )
         except Exception as error:  # noqa: BLE001 - a store and the user's function may raise anything
             _log.warning("What was said is found once it is folded: %s", error)
+
+    async def _find_left(self, there: set[str] | None) -> Callable[[str], bool]:
+        """Return what says by its id whether a message left the thread that has those there."""
+        kept = self.kept
+        if kept is None or there is None:
+            return lambda _: False
+        if not kept.nested:
+            return lambda key: key not in there
+        seen = self.backlog.list_seen(self.thread).values()
+        waiting = [one for one, message in seen if message and one.id not in kept.above]
+        old = [one for one in waiting if one.checkpoint != kept.checkpoint]
+        left = await kept.find_gone(old, await kept.read(), self._ids) if old else ()
+        return {one.id for one in left}.__contains__
 
     async def settle(self, ids: Collection[str]) -> None:
         """Let messages wait no longer, which are folded or gone from the thread."""
@@ -381,18 +400,13 @@ class Talk:
         now = self._ids(there)
         gone = ids - now
         if gone and kept.nested:
-            seen = await messages_in(kept.saver, await kept.read(kept.checkpoint))
-            gone &= self._ids(seen or ())
+            seen = [one for one in self._list_seen() if one.id in gone]
+            gone = {one.id for one in await kept.find_gone(seen, newest, self._ids)}
         recorded = await self.personal.read_folded(self.thread)
-        left = [one for one in recorded if one.checkpoint and one.id not in now]
-        if left:
-            branch = await kept.branch(newest, min(one.checkpoint for one in left))
-            away = {one.checkpoint for one in left} - branch
-            stand = {key for key in away if await kept.read(key)}  # else the thread was deleted
-            left = [one for one in left if one.checkpoint in stand]
-            # A fork replaces the first, up to the next one of a user.
-            more = takewhile(lambda one: not one.digest.startswith(USER[:1]), left[1:])
-            left = [*left[:1], *more]
+        left = await kept.find_gone((one for one in recorded if one.id not in now), newest)
+        # A fork replaces the first, up to the next one of a user.
+        more = takewhile(lambda one: not one.digest.startswith(USER[:1]), left[1:])
+        left = [*left[:1], *more]
         return gone, Branch(at if kept.writes else kept.checkpoint, now, left)
 
     def _ids(self, messages: Sequence[BaseMessage]) -> set[str]:
@@ -400,8 +414,7 @@ class Talk:
 
     async def fold(self, messages: Sequence[BaseMessage], branch: Branch | None = None) -> int:
         """Fold messages, without those that the model refuses while it takes others."""
-        if self._memory.people.read_only:
-            raise refuse_writes()
+        self._memory.check_writable()
         folding, branch = self._memory.get_folding(self.user), branch or Branch()
 
         async def fold(some: Sequence[BaseMessage]) -> int:
@@ -439,7 +452,7 @@ class Talk:
         all stay, which is logged. With `folded`, only what is folded may leave, as from a state.
         """
         window, why = self._memory.window, "the memory store is unreachable"
-        away = self.personal.bank.records.guard.failures and len(messages) > window
+        away = self.personal.bank.guard.failures and len(messages) > window
         try:
             gone = beyond(
                 messages,
@@ -450,10 +463,9 @@ class Talk:
             if gone or away:  # what waits is folded together
                 self.backlog.schedule(self.thread, 0.0)
             if folded and not self.silent:
-                own = by_owner(messages, self.user).get(self.user, [])
                 seen = self.backlog.list_seen(self.thread).items()
                 done = {key for key, (_, message) in seen if message is None}
-                wait = {str(message.id) for message in own} - done
+                wait = {str(message.id) for message in self._own(messages)} - done
                 gone = first_leaving(gone, wait)
         except Exception as error:  # noqa: BLE001 - whatever failed, the conversation goes on
             gone, away, why = [], True, str(error)
@@ -461,131 +473,6 @@ class Talk:
             _log.warning("A conversation cannot be shortened, and keeps all messages: %s", why)
         ids = {message.id for message in gone}
         return [message for message in messages if message.id not in ids]
-
-
-ACCESS_KEY = "memory_access"
-"""Key of the context, or of `configurable`, with what a run may do."""
-
-
-class Access(NamedTuple):
-    """Whether a run may read the memory, and whether it may write it."""
-
-    reads: bool
-    writes: bool
-
-
-_ACCESS = ("all", "read", "write", "none")
-
-
-def access_of(config: RunnableConfig | None = None, context: object = None) -> Access:
-    """Return what a run may do: `memory_access` in its context, or in `configurable`.
-
-    The configuration is that of the run under way by default. Raises `ConfigurationError` for
-    another value than "all", "read", "write" or "none".
-    """
-    found = in_context(context, ACCESS_KEY)
-    if found is None:
-        found = ensure_config(config).get("configurable", {}).get(ACCESS_KEY)
-    found = "all" if found is None else found
-    if found not in _ACCESS:
-        message = f"{ACCESS_KEY} must be one of {', '.join(map(repr, _ACCESS))}, not {found!r}."
-        raise ConfigurationError(message)
-    return Access(reads=found in ("all", "read"), writes=found in ("all", "write"))
-
-
-def in_context(context: object, key: str) -> object:
-    """Return a field or key of a run's context, or of its input; None without one."""
-    return context.get(key) if isinstance(context, Mapping) else getattr(context, key, None)
-
-
-UserOf = Callable[[Runtime[Any], RunnableConfig], UserId | None]
-"""A function from a run's runtime and config to the id of who talks."""
-
-USER_KEY = "user_id"
-
-_HOW = (
-    'Invoke with context={"user_id": "..."} (a context_schema with that field) or with '
-    '{"configurable": {"user_id": "...", "thread_id": "..."}}, or give user= a function.'
-)
-
-
-def read_channel(run: GraphRun, name: str) -> Any:
-    """Return what a key of the state of a run has now; None if it has nothing."""
-    channel = run.channels.get(name)
-    return channel.get() if channel is not None and channel.is_available() else None
-
-
-class Speaker(NamedTuple):
-    """Whose memory it is, and which conversation with them."""
-
-    user: str
-    thread: str
-
-
-class Speakers:
-    """Finds the user by a function, the run's context or its config, in this order.
-
-    A run without a user continues with the user of its thread, which may have been resumed;
-    otherwise the thread has a memory of its own, unless `strict`.
-    """
-
-    def __init__(self, user: UserOf | None = None, *, strict: bool = False) -> None:
-        self._user = user
-        self._strict = strict
-        self._warned = False
-
-    def of(self, runtime: Runtime[Any], config: RunnableConfig, known: str | None) -> Speaker:
-        """Return the user and the thread of a run; `known` is the user in the thread's state.
-
-        Raises `ConfigurationError` if it names neither, or no user and `strict`.
-        """
-        configurable = config.get("configurable", {})
-        thread = str(_first_id(configurable.get("thread_id")))
-        given = (in_context(runtime.context, USER_KEY), configurable.get(USER_KEY))
-        found = _first_id(*(given if self._user is None else [self._user(runtime, config)]))
-        named = "" if found == "" else name_user(found)
-        if named or known:
-            return Speaker(named or AnonymousUser.restore(known or ""), thread)
-        if self._strict or not thread:
-            message = f"The run does not say which user is talking. {_HOW}"
-            raise ConfigurationError(message)
-        if not self._warned:
-            self._warned = True
-            _log.warning("A run names no user, so its thread has a memory of its own. %s", _HOW)
-        return Speaker(AnonymousUser.of(thread), thread)
-
-    def of_earlier(
-        self,
-        runtime: Runtime[Any],
-        config: RunnableConfig,
-        known: str | None,
-        earlier: CheckpointTuple,
-    ) -> str | None:
-        """Return the user of the run that wrote a checkpoint of the thread; None if not known.
-
-        Checkpoints keep the texts and numbers of `configurable`, and nothing of a context.
-        """
-        given, named = config.get("configurable", {}), earlier.metadata.get(USER_KEY)
-        kept: Mapping[str, Any] = {**get_checkpoint_metadata(config, {})}
-        if kept.get(USER_KEY) != given.get(USER_KEY) or self._user is not None:
-            return None
-        if named is None and _first_id(in_context(runtime.context, USER_KEY)) != "":
-            return None
-        if _first_id(named) == "":
-            return AnonymousUser.restore(known or AnonymousUser.of(given.get("thread_id")))
-        return str(named)
-
-
-def turn_of(now: Speaker, state: Mapping[str, Any]) -> Speaker:
-    """Return whose turn it is: the user's who spoke last, also if another one resumes the run."""
-    known = state.get("memory_user") or ""
-    ours = known and last_owner(state.get("messages", ())) == known
-    return now._replace(user=AnonymousUser.restore(known)) if ours else now
-
-
-def _first_id(*ids: object) -> object:
-    """Return the first id that is one: 0 is, None and "" are not."""
-    return next((one for one in ids if one is not None and one != ""), "")
 
 
 def find_zone(name: str | None) -> ZoneInfo | None:

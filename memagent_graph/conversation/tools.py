@@ -1,7 +1,8 @@
-"""Tools with which an agent looks after the memory of the user who talks to it."""
+"""Tools with which an agent looks after the memory of its user, and a node that asks the user."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from langchain_core.messages import HumanMessage
@@ -12,31 +13,47 @@ from langchain_core.tools import (
     create_schema_from_function,
 )
 from langgraph.prebuilt import ToolRuntime  # noqa: TC002 - LangChain reads the annotation
+from langgraph.runtime import Runtime  # noqa: TC002 - LangGraph reads the annotation
+from langgraph.types import interrupt
+from pydantic import ValidationError
 
 from memagent_graph.conversation.messages import stamp
 from memagent_graph.conversation.node import Thread
 from memagent_graph.conversation.prompt import render_recalled
-from memagent_graph.conversation.proposal import propose_edit
-from memagent_graph.conversation.session import (
+from memagent_graph.conversation.proposal import (
+    Decision,
+    change_proposals,
+    list_proposals,
+    propose_edit,
+)
+from memagent_graph.conversation.session import Talk
+from memagent_graph.conversation.thread import (
+    AnonymousUser,
     Speaker,
     Speakers,
-    Talk,
     UserOf,
     access_of,
     in_context,
     read_channel,
 )
-from memagent_graph.errors import MemAgentError
+from memagent_graph.errors import (
+    ConfigurationError,
+    MemAgentError,
+    MemoryConflictError,
+    MemoryNotFoundError,
+)
 from memagent_graph.memory.items import label
-from memagent_graph.seams import runs_of
-from memagent_graph.sync import wait_for
+from memagent_graph.seams import RunnableCallable, is_answered, runs_of
+from memagent_graph.sync import to_sync, wait_for
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Iterable
 
     from langchain_core.runnables import RunnableConfig
+    from langgraph.store.base import BaseStore
 
     from memagent_graph.conversation.memory import ConversationMemory
+    from memagent_graph.conversation.proposal import Proposal
 
 _REMEMBER = (
     "Remember a statement about the user beyond this conversation. Write one complete sentence "
@@ -195,3 +212,121 @@ def _tool(work: Callable[..., Awaitable[str]], description: str) -> BaseTool:
         args_schema=create_schema_from_function(name, work),
         handle_tool_error=True,
     )
+
+
+_REFUSED = (ValidationError, ConfigurationError, MemoryConflictError, MemoryNotFoundError)
+"""Errors of a reply that decides nothing, and can be given again."""
+
+
+class ApprovalNode(RunnableCallable):
+    """Interrupts the graph if something new waits for the approval of its user.
+
+    The interrupt's value is `{"proposals": [{"id": ..., "at": ..., "thread": ..., "memory": ...,
+    "changes": ...}]}`, with the whole new memory, and the lines of a diff. Resume with
+    `Command(resume={"accept": [id], "refuse": [id], "edit": {id: text}})`. A reply with another
+    form, or with an id that does not wait, decides nothing: the graph is interrupted again, with
+    the reason in `"error"`.
+
+    Each proposal interrupts a thread once. If a new message comes instead of a reply, the turn goes
+    on, and the proposals wait. Nothing is folded for a review.
+
+    The run may be resumed by another user if the thread's state has `memory_user`, as after a
+    `ConversationNode`. Otherwise resume it with the `user_id` of the interrupted run.
+
+    Args:
+        memory: the memory of the users, with `approve=True`.
+        user: function of the run's runtime and config that returns the id of the user, as for
+            `ConversationNode`.
+        strict: whether a run without a user is an error; otherwise its thread has a memory.
+
+    Examples:
+        >>> from langgraph.checkpoint.memory import InMemorySaver
+        >>> from langgraph.graph import START, StateGraph
+        >>> from memagent_graph import ApprovalNode, ConversationMemory, ConversationState
+        >>> memory = ConversationMemory("openai:gpt-4o", approve=True)
+        >>> _ = memory.save([("human", "My sister breeds goats.")], user="ann", thread="monday")
+        >>> builder = StateGraph(ConversationState).add_node("approve", ApprovalNode(memory))
+        >>> graph = builder.add_edge(START, "approve").compile(InMemorySaver())
+        >>> config = {"configurable": {"user_id": "ann", "thread_id": "tuesday"}}
+        >>> out = graph.invoke({"messages": [("human", "Good morning.")]}, config)
+        >>> (proposal,) = out["__interrupt__"][0].value["proposals"]
+        >>> proposal["changes"]
+        '+ My sister breeds goats.'
+    """
+
+    def __init__(
+        self, memory: ConversationMemory[Any], *, user: UserOf | None = None, strict: bool = False
+    ) -> None:
+        speakers = Speakers(user, strict=strict)
+
+        async def approve(
+            state: object, config: RunnableConfig, runtime: Runtime[Any]
+        ) -> dict[str, object]:
+            known: Any = in_context(state, "memory_user") or ""
+            speaker = speakers.of(runtime, config, known)
+            await review(memory, speaker, runtime.store, config, known)
+            return {}
+
+        super().__init__(to_sync(approve), approve, name="approve", trace=False)
+
+
+async def review(
+    memory: ConversationMemory[Any],
+    speaker: Speaker,
+    store: BaseStore | None,
+    config: RunnableConfig,
+    known: str = "",
+) -> None:
+    """Interrupt a run if something new waits for approval, and decide as the reply says.
+
+    `known` is the user in the thread's state, whose turn another one may resume.
+    """
+
+    async def show(**more: str) -> dict[str, object]:
+        shown = [
+            {
+                "id": one.id,
+                "at": one.at,
+                "thread": one.thread,
+                "memory": one.version.text,
+                "changes": str(one),
+            }
+            for one in await list_proposals(personal)
+        ]
+        return {"proposals": shown, **more}
+
+    personal, answered = memory.people.of(speaker.user, store), is_answered(config)
+    waiting = await list_proposals(personal)
+    new = {one.id for one in waiting if speaker.thread not in one.asked}
+    if new and not answered:
+
+        def ask(one: Proposal) -> Proposal:
+            asked = (*one.asked, speaker.thread)
+            return replace(one, asked=asked) if one.id in new else one
+
+        await change_proposals(personal, ask)
+    shown = await show() if new or answered else None  # a reply is always taken
+    while shown is not None:
+        reply, shown = interrupt(shown, response_schema=Decision.model_json_schema()), None
+        try:
+            decision = Decision.model_validate(reply)
+            if ids := {*decision.ids}:
+                users = speaker.user, AnonymousUser.restore(known)
+                user = await _find_decided(memory, users, store, ids)
+                await memory.decide(user, decision, store, by="review")
+        except _REFUSED as error:
+            shown = await show(error=str(error))
+
+
+async def _find_decided(
+    memory: ConversationMemory[Any], users: Iterable[str], store: BaseStore | None, ids: set[str]
+) -> str:
+    """Return the user for whom proposals wait: that of the run, or of the resumed turn."""
+    for user in filter(None, users):
+        if ids <= {one.id for one in await list_proposals(memory.people.of(user, store))}:
+            return user
+    message = (
+        f"Not all of {', '.join(sorted(ids))} wait for the user of the run: they were decided or "
+        "forgotten, or the interrupted run has another user, whose id must resume it."
+    )
+    raise MemoryNotFoundError(message)

@@ -7,32 +7,29 @@ deleted too. One entry stays, under a digest of the user's id: when they were fo
 from __future__ import annotations
 
 import logging
-import re
 import sys
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
-from uuid import UUID
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from langchain_core.messages import HumanMessage
 from pydantic import TypeAdapter, ValidationError
 
 from memagent_graph.conversation.episodes import Branch, EpisodePuts, Episodes, Recorded
 from memagent_graph.conversation.messages import record_message, seen_at
+from memagent_graph.conversation.thread import name_user, place_of
 from memagent_graph.errors import (
     BadRecordError,
-    ConfigurationError,
     MemoryConflictError,
     MemoryNotFoundError,
 )
 from memagent_graph.evidence.places import Memory
 from memagent_graph.memory.atomic import MOST_LOST_RACES, pause
 from memagent_graph.memory.bank import MemoryBank
+from memagent_graph.memory.chain import find_versions, release
 from memagent_graph.memory.forget import erase
 from memagent_graph.memory.items import label
-from memagent_graph.memory.lookup import versions
-from memagent_graph.memory.owners import release
 from memagent_graph.memory.version import (
     History,
     MemoryVersion,
@@ -48,16 +45,15 @@ if TYPE_CHECKING:
     from langchain_core.messages import BaseMessage
     from langgraph.store.base import BaseStore, PutOp
 
-    from memagent_graph.conversation.form import NotesForm
+    from memagent_graph.conversation.form import Dropped
     from memagent_graph.conversation.messages import Redact
+    from memagent_graph.conversation.thread import UserId
     from memagent_graph.memory.atomic import Value
     from memagent_graph.memory.items import Place, Records
 
     Propose = Callable[["UserMemory", MemoryVersion, str, str], Awaitable[None]]
 
 _log = logging.getLogger(__name__)
-
-UserId: TypeAlias = str | int | UUID
 
 What = Literal["folded", "edited", "imported", "forgotten", "proposed", "accepted", "refused"]
 
@@ -136,10 +132,6 @@ MEMORY = "memory"
 CONVERSATION = "conversation"
 """`Change.by` of changes made by folding messages."""
 
-_PREFIX, _SUFFIX = "user-", "conversations"
-_ESCAPES = str.maketrans({char: f"%{ord(char):02X}" for char in "%.\0"})
-_ESCAPED = re.compile("%(25|2E|00)")
-
 
 class ForgottenUser(NamedTuple):
     """The result of forgetting a user.
@@ -155,56 +147,6 @@ class ForgottenUser(NamedTuple):
     threads: tuple[str, ...]
     left: str = ""
     deleted: tuple[str, ...] = ()
-
-
-class AnonymousUser(str):
-    """The id under which the memory of a thread without a user is kept.
-
-    Operators see it as a text. In a conversation, a text with this beginning is refused, so that no
-    user can be given an id by which the memory is reached.
-    """
-
-    __slots__ = ()
-    PREFIX = "anonymous thread "
-
-    @classmethod
-    def of(cls, thread: object) -> AnonymousUser:
-        """Return the id for a thread."""
-        return cls(f"{cls.PREFIX}{thread}")
-
-    @classmethod
-    def restore(cls, user: str) -> str:
-        """Return an id from the private state of a thread as what it was."""
-        return cls(user) if user.startswith(cls.PREFIX) else user
-
-
-def name_user(user: object) -> str:
-    """Return the id of a user as a text; raises `ConfigurationError` if it is empty or no id."""
-    if user is None or user == "":
-        raise ConfigurationError("The user is empty: give the id of the user.")
-    if not isinstance(user, str | int | UUID):
-        kind = type(user).__name__
-        message = f"The user is of type {kind}: give an id that is a str, an int or a UUID."
-        raise ConfigurationError(message)
-    return user if isinstance(user, str) else str(user)
-
-
-def place_of(user: UserId, namespace: Sequence[str]) -> tuple[str, ...]:
-    """Return the namespace of a user's memory.
-
-    LangGraph joins labels with periods, and refuses labels that are empty or have a NUL. The user
-    comes first, since in a cluster the first label determines the node.
-    """
-    label = _PREFIX + name_user(user).translate(_ESCAPES)
-    return (label, *namespace, _SUFFIX)
-
-
-def user_of(place: Sequence[str], namespace: Sequence[str]) -> str | None:
-    """Return the user of a namespace, the inverse of `place_of`; None if it is not a user's."""
-    label = place[0] if place else ""
-    if tuple(place[1:]) != (*namespace, _SUFFIX) or not label.startswith(_PREFIX):
-        return None
-    return _ESCAPED.sub(lambda found: chr(int(found[1], 16)), label[len(_PREFIX) :]) or None
 
 
 def unknown_user(user: str) -> MemoryNotFoundError:
@@ -239,12 +181,12 @@ class UserMemory:
     ) -> None:
         self.user = user = name_user(user)
         self.bank = MemoryBank(store, place_of(user, namespace), ttl=ttl, patience=patience)
-        records = self.bank.records
+        records = self.bank
         self._forgotten = ((*namespace, *_FORGOTTEN), label(user))
         self._changes, self._said = (*records.namespace, _CHANGES), (*records.namespace, _SAID)
         self.episodes = Episodes(records, episode_tokens, episode_days)
-        self._keep = keep_versions
-        self._days = keep_days
+        self.place: Place = (records.heads, MEMORY)  # of the pointer to the newest version
+        self._keep, self._days = keep_versions, keep_days
 
     async def head(self) -> MemoryVersion | None:
         """Return the newest version; None if nothing is remembered."""
@@ -256,7 +198,7 @@ class UserMemory:
         A server that evicts items, or lets them expire one by one, can lose the version or the
         pointer to it, which then points to the newest one that is left.
         """
-        records = self.bank.records
+        records = self.bank
         with suppress(MemoryNotFoundError):
             head = await self.head()
             if head is not None or not await records.keys(records.members(MEMORY)):
@@ -273,8 +215,8 @@ class UserMemory:
         return newest, True
 
     async def _versions(self) -> list[MemoryVersion]:
-        ids = await self.bank.records.keys(self.bank.records.members(MEMORY))
-        found = await versions(self.bank.records, ids)
+        ids = await self.bank.keys(self.bank.members(MEMORY))
+        found = await find_versions(self.bank, ids)
         return [one for one in found if isinstance(one, MemoryVersion)]
 
     async def history(self) -> History:
@@ -286,7 +228,7 @@ class UserMemory:
 
         If the user was forgotten, that is the last one. Unreadable entries are skipped.
         """
-        records = self.bank.records
+        records = self.bank
         found = [item async for item in records.scan(self._changes)]
         rows = {item.key: item.value for item in found if not isinstance(item, BadRecordError)}
         changes = list[MemoryChange]()
@@ -298,12 +240,12 @@ class UserMemory:
 
     async def threads(self) -> tuple[str, ...]:
         """Return the ids of the threads whose messages were folded."""
-        records = self.bank.records
+        records = self.bank
         return tuple(sorted(await records.keys(records.threads)))
 
     async def read_mark(self, thread: str) -> Value | BadRecordError | None:
         """Return the record of the thread's messages that were folded last; None without one."""
-        records = self.bank.records
+        records = self.bank
         (mark,) = await records.values([(records.threads, thread)])
         return mark
 
@@ -322,11 +264,11 @@ class UserMemory:
         """
         keys = [key for m in messages for key in (str(m.id), f"{m.id} in {thread}")]
         places = [self._forgotten, *((self._said, key) for key in keys)]
-        last, *values = await self.bank.records.values(places)
+        last, *values = await self.bank.values(places)
         since = str(last.get("at", "")) if isinstance(last, dict) else ""
         found, skipped = [], False
         for message, *known in zip(messages, values[::2], values[1::2], strict=True):
-            if isinstance(message, HumanMessage):
+            if since and isinstance(message, HumanMessage):
                 skipped = "" < seen_at(message) <= since
             own = record_message(message, redact)
             for key, value in zip((own.id, f"{own.id} in {thread}"), known, strict=True):
@@ -334,7 +276,7 @@ class UserMemory:
                     break
                 if value is None or value.get("thread") == thread:
                     same = message.model_copy(update={"id": key})
-                    found += [] if skipped else [Changed(same, own._replace(id=key), value)]
+                    found += [] if skipped else [Changed(same, replace(own, id=key), value)]
                     break
         return found
 
@@ -349,7 +291,7 @@ class UserMemory:
 
         `mark` is the thread's record as it was. Messages that it no longer has need no checkpoint.
         """
-        put, own = self.bank.records.put, (self.bank.records.threads, thread)
+        put, own = self.bank.put, (self.bank.threads, thread)
         gone = {one.id for one in branch.replaced}
         puts = [put(self._said, key, None) for key in gone]
         given: dict[Place, Value | None] = {}
@@ -357,12 +299,12 @@ class UserMemory:
         for _, one, before in changed:
             puts.append(put(self._said, one.id, {"digest": one.digest, "thread": thread}))
             given[self._said, one.id] = before
-            now[one.id] = one._replace(checkpoint=branch.checkpoint)
+            now[one.id] = replace(one, checkpoint=branch.checkpoint)
         found = [one for one in _parse_mark(mark) if one.id not in gone]
         if branch.there:
             at = branch.checkpoint
             ways = {one.id: one.checkpoint or at for one in found if one.id in branch.there}
-            found = [one._replace(checkpoint=ways.get(one.id, "")) for one in found]
+            found = [replace(one, checkpoint=ways.get(one.id, "")) for one in found]
         found = [now.pop(one.id, one) for one in found] + [*now.values()]
         found = [*found[:1], *found[1:][-_REMEMBERED:]]
         said = [f"{one.digest} {one.checkpoint}".strip() for one in found]
@@ -378,20 +320,20 @@ class UserMemory:
             mark = await self.read_mark(thread)
             changed = await self.find_changed(thread, [message], redact)
             step = self.put_said(thread, mark, changed, Branch())
-            if not changed or await self.bank.records.commit(*step):
+            if not changed or await self.bank.commit(*step):
                 return
         raise self._conflict()
 
     async def copy_said(self, other: UserMemory) -> None:
         """Know the messages that another memory knows as folded."""
-        records = self.bank.records
-        known = [item async for item in other.bank.records.scan(other._said)]
+        records = self.bank
+        known = [item async for item in other.bank.scan(other._said)]
         sound = [item for item in known if not isinstance(item, BadRecordError)]
         await records.items([records.put(self._said, item.key, item.value) for item in sound])
 
     async def commit(self, step: EpisodePuts, head: MemoryVersion | None) -> bool:
         """Carry out a step unless `head` is no longer the newest version; None for no version."""
-        return await self.bank.records.commit(*(step | EpisodePuts((), self.expect(head))))
+        return await self.bank.commit(*(step | EpisodePuts((), self.expect(head))))
 
     async def edit(
         self,
@@ -411,9 +353,9 @@ class UserMemory:
             raise unknown_user(self.user)
         after = edit_version(head, text)
         after = replace(after, told=tuple(item for item in after.told if not goes(item.line)))
-        if before not in (None, head.id) or not await self._log_edit(after, head, by):
-            message = f"The memory of {self.user!r} changed meanwhile: read it, and edit it again."
-            raise MemoryConflictError(message)
+        change = MemoryChange(after.created_at, "edited", by, after.id)
+        if before not in (None, head.id) or not await self.advance(after, head, change):
+            raise self._conflict()
         return after
 
     async def begin(self, text: str, fingerprint: str, *, by: str) -> None:
@@ -423,55 +365,49 @@ class UserMemory:
         empty = MemoryVersion(
             root, root, root, "", fingerprint, 0, nothing, Memory(""), 0, TextEdit("")
         )
-        if not await self._log_edit(edit_version(empty, text), None, by):
-            message = f"The memory of {self.user!r} began meanwhile: read it, and edit it."
-            raise MemoryConflictError(message)
+        first = edit_version(empty, text)
+        change = MemoryChange(first.created_at, "edited", by, first.id)
+        if not await self.advance(first, None, change):
+            raise self._conflict()
 
-    async def _log_edit(self, after: MemoryVersion, head: MemoryVersion | None, by: str) -> bool:
-        change = MemoryChange(after.created_at, "edited", by, after.id)
-        return await self.advance(after, head, change)
-
-    async def drop_about(
+    async def drop(
         self,
-        subject: frozenset[str],
-        form: NotesForm,
+        drop: Callable[[str], Dropped],
         *,
         by: str,
         corrects: bool = False,
         propose: Propose | None = None,
     ) -> list[str]:
-        """Delete the statements about a subject from notes and kept messages, and return them.
+        """Delete what `drop` takes from a text, and return it.
 
         Versions that had one go as well, unless it `corrects` the notes, or proposes a change.
         """
         forgets = not (corrects or propose)
 
         def goes(text: str) -> bool:
-            return forgets and bool(form.drop(text, subject)[1])
+            return forgets and bool(drop(text)[1])
 
-        gone = list[str]()
+        gone, records = list[str](), self.bank
         for lost in range(MOST_LOST_RACES):
             await pause(lost)
             head = await self.head()
-            text, found = ("", []) if head is None else form.drop(head.text, subject)
+            text, found = ("", []) if head is None else drop(head.text)
             gone += found
             with suppress(MemoryConflictError):
                 if head is not None and found and propose:
                     await propose(self, head, text, by)
                 elif head is not None and (found or any(goes(item.line) for item in head.told)):
                     await self.edit(text, by=by, before=head.id, goes=goes)
-                if not forgets or await self._drop_versions(goes):
-                    return [*dict.fromkeys([*gone, *await self.episodes.drop_about(subject)])]
+                now, old = await self.head(), await self._versions() if forgets else ()
+                ids = [one.id for one in old if one != now and goes(one.text)]
+                _, done = await release(records, MEMORY, ids, self.expect(now))
+                if done:
+                    return gone
         raise self._conflict()
 
-    async def _drop_versions(self, goes: Callable[[str], bool]) -> bool:
-        """Delete versions with a text that goes, except the newest; False if others were faster."""
-        head = await self.head()
-        gone = [one.id for one in await self._versions() if one != head and goes(one.text)]
-        return (await release(self.bank.records, MEMORY, gone, self.expect(head))).done
-
     def _conflict(self) -> MemoryConflictError:
-        return MemoryConflictError(f"The memory of {self.user!r} kept changing: try again.")
+        message = f"The memory of {self.user!r} changed meanwhile: read it, and try again."
+        return MemoryConflictError(message)
 
     async def thin(self, versions: int | None, days: float | None, *, preview: bool = False) -> int:
         """Delete old versions, or only count them, and return their number. The newest is kept."""
@@ -484,7 +420,7 @@ class UserMemory:
         Returns the number of messages, also of those in proposals, and that of marks and lines;
         with `preview`, nothing is deleted.
         """
-        records = self.bank.records
+        records = self.bank
         messages = await Episodes(records, sys.maxsize, days).expire(preview=preview)
         since, gone = days_ago(days), []
         async for item in records.scan(records.proposals):
@@ -518,18 +454,13 @@ class UserMemory:
 
     async def delete(self, *, by: str) -> int:
         """Do as `forget`, without erasing the store's files; return the number of items."""
-        records = self.bank.records
+        records = self.bank
         items = await self.bank.aclear()
         self.episodes.drop()
         if items:
             value = {"at": datetime.now(UTC).isoformat(), "what": "forgotten", "by": by}
             await records.items([records.put(*self._forgotten, value)])
         return items
-
-    @property
-    def place(self) -> Place:
-        """The place of the pointer to the newest version."""
-        return (self.bank.records.heads, MEMORY)
 
     def expect(self, head: MemoryVersion | None) -> dict[Place, Value | None]:
         """Return the condition that a version is still the newest; None for no version."""
@@ -548,8 +479,7 @@ class UserMemory:
         """
         step = step or EpisodePuts()
         expected = None if after is None else after.id
-        records = self.bank.records
-        also = [*step.puts, put_change(records, change)]
+        also = [*step.puts, put_change(self.bank, change)]
         if not await self.bank.aadvance(
             MEMORY, version, expected=expected, also=also, given=step.given
         ):
@@ -562,7 +492,7 @@ class UserMemory:
     async def _trim_changes(self, change: MemoryChange) -> None:
         """Now and then, delete the oldest entries if there are too many."""
         if change.version and int(change.version[:8], 16) % _OFTEN == 0:
-            records = self.bank.records
+            records = self.bank
             keys = sorted(await records.keys(self._changes))[:-_MOST]
             if keys:
                 await records.items([records.put(self._changes, key, None) for key in keys])

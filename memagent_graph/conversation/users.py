@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+from contextlib import suppress
 from datetime import UTC, datetime
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -11,17 +12,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from langgraph.store.base import ListNamespacesOp, MatchCondition
 
 from memagent_graph.conversation.episodes import Page
+from memagent_graph.conversation.thread import UserId, name_user, place_of, user_of
 from memagent_graph.conversation.user_memory import (
     MEMORY,
     MemoryChange,
-    UserId,
     UserMemory,
     days_ago,
-    name_user,
-    place_of,
     put_change,
     unknown_user,
-    user_of,
 )
 from memagent_graph.errors import BadRecordError, StoreError
 from memagent_graph.memory.forget import erase
@@ -65,13 +63,11 @@ def _is_of_the_bank(records: Records, namespace: Sequence[str]) -> bool:
 
 
 def _parse_line(line: str) -> dict[str, Any]:
-    try:
+    with suppress(ValueError):
         record = json.loads(line)
-    except ValueError:
-        record = None
-    if not isinstance(record, dict):
-        raise _no_line(line)
-    return record
+        if isinstance(record, dict):
+            return record
+    raise _no_line(line)
 
 
 def _no_line(line: str) -> StoreError:
@@ -271,7 +267,7 @@ class Users:
     async def aheld(self, user: UserId) -> Held:
         """Return counts of what is stored about a user."""
         personal, items, versions = self.of(user), 0, 0
-        records = personal.bank.records
+        records = personal.bank
         async for item in records.scan(records.namespace):
             items += 1
             versions += tuple(item.namespace or ()) == records.versions
@@ -343,7 +339,7 @@ class Users:
                     lines += quote(source, one.text, "  > ")
                 continue
             bank = personal.bank
-            records, own = bank.records, await bank.aexport()
+            records, own = bank, await bank.aexport()
             async for item in records.scan(records.namespace):  # `check` names what is unreadable
                 if isinstance(item, BadRecordError) or _is_of_the_bank(records, item.namespace):
                     continue
@@ -370,16 +366,16 @@ class Users:
                 message = f"No user was named before {line[:60]!r}. Import the whole file."
                 raise StoreError(message)
             elif "item" in record:
-                found[user][1].append(_put(self.of(user).bank.records, record["item"], line))
+                found[user][1].append(_put(self.of(user).bank, record["item"], line))
             else:
                 found[user][0].append(line)
         for user, (versions, puts) in found.items():
             bank = self.of(user).bank
             await bank.aimport(versions)
             for put in puts:
-                await bank.records.commit([put], {(put.namespace, put.key): None})
+                await bank.commit([put], {(put.namespace, put.key): None})
             change = MemoryChange(datetime.now(UTC).isoformat(), "imported", by)
-            await bank.records.items([put_change(bank.records, change)])
+            await bank.items([put_change(bank, change)])
         return [*found]
 
     async def _scan_users(self, users: Iterable[UserId] | None) -> AsyncIterator[Remembered]:

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator, Sequence
 
     from langchain_core.embeddings import Embeddings
+    from langchain_core.runnables import RunnableConfig
     from langgraph.types import StreamMode
 
     from memagent_graph.config import ReadingConfig
@@ -109,14 +110,20 @@ METHODS = ("memagent", "whole", "truncate", "bm25", "map_reduce", "refine")
 
 
 def make_method(
-    name: str, reader: Reader, config: ReadingConfig, template: str | None = None
+    name: str,
+    reader: Reader,
+    config: ReadingConfig,
+    template: str | None = None,
+    run: RunnableConfig | None = None,
 ) -> Callable[[str, Source], Awaitable[Outcome]]:
     """Make a method of its name, which answers a question from a document; raises as readers do.
 
     The budgets are MemAgent's; the others may show the reader as much as one of its prompts, and
-    `whole` the document in the benchmark's own prompt, if there is a template.
+    `whole` the document in the benchmark's own prompt, if there is a template. `run` is the config
+    of its calls.
     """
-    methods, (kind, _, model) = _Methods(reader, config, template or WHOLE), name.partition(":")
+    methods = _Methods(reader, config, template or WHOLE, run or {})
+    kind, _, model = name.partition(":")
     if kind == "embeddings" and model:
         return partial(methods.embeddings, _make_embedder(model))
     if name not in METHODS:
@@ -143,8 +150,10 @@ def _make_embedder(model: str) -> Embeddings:
 class _Methods:
     """The methods of a reader, which may see chunk and memory at once, except for `whole`."""
 
-    def __init__(self, reader: Reader, config: ReadingConfig, template: str) -> None:
-        self.reader, self.config, self.template = reader, config, template
+    def __init__(
+        self, reader: Reader, config: ReadingConfig, template: str, run: RunnableConfig
+    ) -> None:
+        self.reader, self.config, self.template, self.run = reader, config, template, run
         self.counter = load_tokenizer(reader.identity.tokenizer)
         self.room = config.chunk_tokens + config.memory_tokens
 
@@ -156,7 +165,7 @@ class _Methods:
         output: ReadingOutput = {}
         modes: list[StreamMode] = ["updates", "values"]
         asked, context = {"question": question}, {"document": document}
-        async for mode, part in agent.astream(asked, stream_mode=modes, context=context):
+        async for mode, part in agent.astream(asked, self.run, stream_mode=modes, context=context):
             if mode == "values":
                 output = part
             elif "overwrite_memory" in part:
@@ -230,7 +239,10 @@ class _Methods:
         if isinstance(reader, ChatReader):  # which would say that these are notes it took
             reader = copy(reader)
             reader.prompts = reader.prompts.model_copy(update={"answer": template})
-        answer = await repeat(lambda _: reader.respond(question, Memory(text)), self.config)
+        memory = Memory(text)
+        answer = await repeat(
+            lambda _: reader.respond(question, memory, config=self.run), self.config
+        )
         usage = replace(answer.usage, calls=1)  # as the graph counts them
         return Outcome(answer.text, answer.final, usage)
 

@@ -13,7 +13,7 @@ from itertools import groupby, product
 from operator import attrgetter
 from statistics import fmean
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from pydantic import TypeAdapter
 
@@ -22,12 +22,15 @@ from memagent_graph.evaluation import methods as ways
 from memagent_graph.evaluation import scores
 from memagent_graph.evaluation.samples import SampleQuestion, Unit, short
 from memagent_graph.evaluation.scores import mean_score
+from memagent_graph.readers.base import Usage
 from memagent_graph.templates import escape_controls
 from memagent_graph.text.tokens import load_tokenizer
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
     from pathlib import Path
+
+    from langchain_core.runnables import RunnableConfig
 
     from memagent_graph.config import ReadingConfig
     from memagent_graph.evaluation.samples import Sample, Task
@@ -46,11 +49,12 @@ async def evaluate(
     config: ReadingConfig,
     seed: int = 0,
     concurrency: int = 1,
+    calls: CallRecorder | None = None,
 ) -> AsyncIterator[SampleResult]:
     """Run each method on each sample that has no result yet; yield results as they come.
 
-    A stopped run resumes: lines of `out/samples.jsonl` are not made again,
-    except for those with an error.
+    A stopped run resumes: lines of `out/samples.jsonl` are not made again, except for those with
+    an error.
 
     Args:
         reader: the model of every method.
@@ -62,6 +66,8 @@ async def evaluate(
         config: budgets of the readings.
         seed: seed of the samples, or of the order of questions.
         concurrency: samples to run at once.
+        calls: records each call of a chat model, a failed one too, under sample and method, and
+            says what it cost.
 
     Raises:
         ConfigurationError: The folder holds results of another model, seed, budget or file, or
@@ -88,7 +94,7 @@ async def evaluate(
             missing = [method for method in methods if (name, method) not in done]
             if missing:
                 sample = task.sample(length, index, seed=seed, tokenizer=tokenizer)
-                return await _run(reader, config, tokenizer, sample, task.unit, missing)
+                return await _run(reader, config, tokenizer, sample, task.unit, missing, calls)
         return []
 
     running = {asyncio.ensure_future(work()) for _ in range(concurrency)}
@@ -136,6 +142,7 @@ async def _run(
     sample: Sample,
     unit: Unit,
     methods: list[str],
+    calls: CallRecorder | None,
 ) -> list[SampleResult]:
     source = sample.open()
     asked = {one.name: getattr(sample, one.name) for one in fields(SampleQuestion)}
@@ -143,8 +150,10 @@ async def _run(
     for method in methods:
         started = perf_counter()
         figures: dict[str, Any] = {}
+        usage, rollout = Usage(), f"{sample.id} {method}"
         try:
-            way = ways.make_method(method, reader, config, sample.template)
+            run = calls.config(rollout=rollout) if calls else None
+            way = ways.make_method(method, reader, config, sample.template, run)
             outcome = await way(sample.question, source)
             seconds = perf_counter() - started
             grade = scores.grade(outcome.answer, sample, tokenizer, final=outcome.final)
@@ -152,16 +161,27 @@ async def _run(
                 **asdict(grade),
                 "reply": outcome.answer,
                 "kept": [scores.share(memory, sample) for memory in outcome.memories] or None,
-                "calls": outcome.usage.calls,
-                "input_tokens": outcome.usage.input_tokens,
-                "output_tokens": outcome.usage.output_tokens,
             }
+            usage = outcome.usage
         except MemAgentError as error:
             seconds = perf_counter() - started
             figures = {"error": str(error)}
+        usage = (calls and calls.spent(rollout)) or usage
+        for name in ("calls", "input_tokens", "output_tokens"):
+            figures[name] = getattr(usage, name)
         seconds = round(seconds, 4)
         results.append(SampleResult(**asked, method=method, unit=unit, seconds=seconds, **figures))
     return results
+
+
+class CallRecorder(Protocol):
+    """Records the calls of models, as `CallRecord` of `memagent_graph.rl.recorder` does."""
+
+    def config(self, *, rollout: str) -> RunnableConfig:
+        """Return a config for runs whose calls are recorded under an id."""
+
+    def spent(self, rollout: str) -> Usage | None:
+        """Return what calls under an id cost since it was asked last; None without a call."""
 
 
 RESULTS = "samples.jsonl"
@@ -177,7 +197,7 @@ class SampleResult(scores.Grade, SampleQuestion):
         unit: unit of `length`.
         reply: the model's reply; None if it failed.
         kept: share of `answers` in the memory after each chunk, for MemAgent.
-        calls: number of model calls.
+        calls: number of model calls, with those that failed.
         input_tokens: tokens of the prompts.
         output_tokens: tokens of the replies.
         seconds: time of the model calls.

@@ -386,8 +386,17 @@ class NoteJudge:
 
     def _is_named(self, word: str) -> bool:
         """Whether the text has the word capitalized inside a sentence."""
-        within = regex.compile(rf"(?<=[\p{{Ll}},] ){regex.escape(word)}(?!\p{{L}})")
-        return any(map(within.search, (self.chunk, self.memory)))
+        for text in (self.chunk, self.memory):
+            at = 0
+            while (at := text.find(f" {word}", at)) >= 0:
+                before, after = (
+                    text[max(at - 1, 0) : at],
+                    text[at + 1 + len(word) : at + 2 + len(word)],
+                )
+                if (before == "," or before.islower()) and not after.isalpha():
+                    return True
+                at += 1
+        return False
 
     def _is_ordinary(self, claim: Claim, text: str) -> bool:
         """Whether a word that opens a sentence is no name, judged by what follows it."""

@@ -265,16 +265,12 @@ _OPENERS = (":", "{", "(", "[", ",", "\\")
 
 def statements_of(chunk: Chunk) -> list[Statement]:
     """Cut a chunk into statements of its files, with offsets in the whole document."""
-    begin, end = chunk.start, chunk.end
-    files = [
-        (max(start, begin), min(start + part.length, end))
-        for part, start in parts_with_offsets(chunk.source, begin, end)
-    ]
-    return [
-        Statement(text, first + at, first + stop)
-        for first, last in files
-        for text, at, stop in statements(chunk.text[first - begin : max(last - begin, 0)])
-    ]
+    begin, found = chunk.start, list[Statement]()
+    for part, start in parts_with_offsets(chunk.source, begin, chunk.end):
+        first, last = max(start - begin, 0), max(start + part.length - begin, 0)
+        cut = statements(chunk.text[first:last])
+        found += [Statement(text, begin + first + at, begin + first + end) for text, at, end in cut]
+    return found
 
 
 @lru_cache(64)
@@ -366,11 +362,11 @@ def _lines(block: str) -> Iterator[tuple[int, int]]:
         yield start, position
 
 
-_MARK = regex.compile(
-    r"[ \t]*+(?:[-*+•‣◦–—>]+[ \t]|\d{1,3}[.)][ \t]|#{1,6}[ \t]|\[[ xX]\][ \t]|\d{1,3}、"
-    r"|[一二三四五六七八九十]{1,3}、)[ \t]*+"
+_MARKS = regex.compile(
+    r"(?:[ \t]*+(?:[-*+•‣◦–—>]+[ \t]|\d{1,3}[.)][ \t]|#{1,6}[ \t]|\[[ xX]\][ \t]|\d{1,3}、"
+    r"|[一二三四五六七八九十]{1,3}、)[ \t]*+){0,4}+\s*+"
 )
-_MOST_MARKS = 4
+"""Bullets, numbers and boxes at the beginning of a line."""
 _LABEL = regex.compile(r"[*_\"“]{0,3}[^\n:：.。!?]{1,60}+(?:[*_\"”]{0,3}[:：])[*_]{0,3}")
 _FIELD = regex.compile(r"(?<=[\"\]}\p{L}\p{N}])[ ]?,[ ]?(?=\"[^\"\n]{1,60}+\"[ ]?:)")
 _OBJECTS = ("{", "[{", "[")
@@ -384,9 +380,10 @@ def notes(memory: str) -> tuple[Piece, ...]:
     found: list[Piece] = []
     heading, offset = "", 0
     for line in memory.splitlines(keepends=True):
-        begin, is_heading = _content(line)
+        marks = _MARKS.match(line)
+        begin = marks.end() if marks else 0
         content = line[begin:].rstrip()
-        if is_heading or content.rstrip("*_").endswith((":", "：")):
+        if "#" in line[:begin] or content.rstrip("*_").endswith((":", "：")):
             heading = content
         else:
             for start, end in _spans(content):
@@ -411,18 +408,6 @@ def leave_out(memory: str, texts: Collection[str]) -> str:
             left = left[: note.start] + left[note.end :].lstrip(" ")
         kept += [] if out and len(out) == len(notes(line)) else [left]
     return "".join(kept).rstrip()
-
-
-def _content(line: str) -> tuple[int, bool]:
-    """Return the start of a line's own words, and whether it is marked as a heading."""
-    begin, is_heading = 0, False
-    for _ in range(_MOST_MARKS):
-        mark = _MARK.match(line, begin)
-        if mark is None:
-            break
-        is_heading |= "#" in mark[0]
-        begin = mark.end()
-    return begin + len(line[begin:]) - len(line[begin:].lstrip()), is_heading
 
 
 def _spans(content: str) -> Iterator[tuple[int, int]]:

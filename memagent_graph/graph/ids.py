@@ -96,31 +96,22 @@ class Lineage:
         ids, starts = _read_versions(parts), (part["scope"]["start"] for part in parts)
         return merge_id(ids, make_fingerprint(self.fingerprint, *starts)) if ids else None
 
-    def make_root(self, source: Document) -> MemoryVersion:
+    def make_root(self, fold: Fold) -> MemoryVersion:
         """Return the root, which is not stored, as a version that an edit follows."""
-        return MemoryVersion(
-            id=self.root,
-            parent="",
-            root=self.root,
-            question=self.question,
-            fingerprint=self.fingerprint,
-            step=0,
-            document=ReadDocument(source["digest"], source["name"], source["length"], 0),
-            memory=Memory(),
-            tokens=0,
-            made_by=ChunkRead(0),
-        )
+        begin, made_by = fold["scope"]["start"], ChunkRead(fold["scope"]["start"])
+        root = self._make(fold, begin, id=self.root, parent="", tokens=0, made_by=made_by)
+        return replace(root, step=0, memory=Memory())
 
     def after_chunk(
         self, before: tuple[str, MemoryVersion | None], fold: Fold, chunk: Chunk, **made: Any
     ) -> MemoryVersion:
         """Return the version after a chunk, from the id that it was read from, and its version.
 
-        `made` are further fields: what made it, its length in tokens, and whether it is unchanged.
+        `made` are further fields: its length in tokens, and whether it is unchanged.
         """
         parent, at = before
         others = () if at is None else at.documents
-        made |= {"id": self.child(parent, chunk), "parent": parent}
+        made |= {"id": self.child(parent, chunk), "parent": parent, "made_by": _read_of(chunk)}
         digest = fold["source"]["digest"]
         sources = tuple(dict.fromkeys(row for row in others if row[0] != digest))
         return self._make(fold, chunk.end, sources=sources, **made)
@@ -157,11 +148,9 @@ class Lineage:
 
     def with_version(self, fold: Fold, version: MemoryVersion) -> Fold:
         """Return a fold that ends with a version, and from which `version_of` makes it again."""
-        stub, known = version.to_stub(), _fields_of(fold)
-        made = {name: value for name, value in stub.items() if known.get(name, known) != value}
         progress = {**fold["progress"], "version": version.id}
-        kept = fold["layers"].get(VERSIONS, {})
-        layers = {**fold["layers"], VERSIONS: {**kept, "made": made}}
+        state = {**fold["layers"].get(VERSIONS, {}), "made": version.to_stub()}
+        layers = {**fold["layers"], VERSIONS: state}
         return {**fold, "progress": progress, "layers": layers}  # type: ignore[typeddict-item]
 
 
@@ -171,7 +160,7 @@ def version_of(fold: Fold) -> MemoryVersion | None:
     if made is None or made["id"] != fold["progress"]["version"]:
         return None
     try:
-        return MemoryVersion.from_stub({**_fields_of(fold), **made}, memory_of(fold))
+        return MemoryVersion.from_stub(made, memory_of(fold))
     except BadRecordError:  # of another release
         return None
 
@@ -210,7 +199,7 @@ def _fingerprint(reading: Reading, scope: Scope) -> str:
     """The fingerprint of a reading, or of one of its segments."""
     known = _from(reading.fingerprint, scope["origin"])
     if is_segmented(scope):
-        known = make_fingerprint(known, "segments", reading.config.segments, "rounds", 1)
+        known = make_fingerprint(known, "segments", reading.config.segments)
     return known
 
 
@@ -231,17 +220,8 @@ def relocate(version: MemoryVersion, fold: Fold, source: Source) -> MemoryVersio
     return replace(version, document=read, memory=replace(memory, evidence=evidence))
 
 
-def _fields_of(fold: Fold) -> dict[str, Any]:
-    """The fields of a version's record that its fold has."""
-    source = fold["source"]
-    return {
-        "question": fold["question"],
-        **{name: source[name] for name in ("digest", "name", "length")},
-    }
-
-
-def read_of(chunk: Chunk) -> ChunkRead:
-    """Return the record of a chunk for its version."""
+def _read_of(chunk: Chunk) -> ChunkRead:
+    """The record of a chunk for its version."""
     source = chunk.source
     found = parts_with_offsets(source, chunk.start, chunk.end)
     parts = ((part.digest, part.name) for part, _ in found if isinstance(source, JoinedSource))

@@ -52,6 +52,7 @@ from memagent_graph.graph.state import (
     document_of,
     fold_name,
     is_segmented,
+    memory_of,
     merge_spans,
     reopen,
     whole_scope,
@@ -59,7 +60,6 @@ from memagent_graph.graph.state import (
 from memagent_graph.graph.versions import (
     abandon_at_error,
     begin_chain,
-    settle,
     take_edit,
 )
 from memagent_graph.models.reply import listener_of
@@ -255,8 +255,7 @@ async def merge_memories(at: Visit) -> Changes:
     parts = [*await asyncio.gather(*edited)]
     if any(part["progress"]["stopped"] is None for part in parts):
         return {"document": None, "folds": _by_name(parts)}
-    settled = await asyncio.gather(*(settle(at.chain(part), part) for part in parts))
-    new = [memory for memory in settled if memory.text.strip()]
+    new = [memory for memory in map(memory_of, parts) if memory.text.strip()]
     merged = None if chain is None else await chain.find_merge(whole, parts)
     if merged is None:
         try:
@@ -312,7 +311,7 @@ async def write_answer(at: Visit) -> Changes:
     fold = await take_edit(None if stored else chain, fold, last=True)
     if fold["progress"]["stopped"] is None:  # what was read since the edited version
         return changes_of(state, fold)
-    memory = await settle(chain, fold)
+    memory = memory_of(fold)
     warnings = [] if chain is None else await chain.close(fold)
     spans = [] if stored else unread_spans(fold)
     if spans and (further := _further(fold, spans)):

@@ -17,6 +17,7 @@ from langchain_core.runnables import RunnableConfig
 
 from memagent_graph.errors import (
     ConfigurationError,
+    EmptyReplyError,
     ModelError,
     QuestionError,
     SourceChangedError,
@@ -426,14 +427,14 @@ def check_window(identity: Identity, config: ReadingConfig, question_tokens: int
     Args:
         identity: the reader's identity, with the length of the context.
         config: the budgets.
-        question_tokens: tokens of the question; 0 if there is none yet. Its budget is not used,
-            since with it the default budgets would exceed the 8,192 tokens that they are made for.
+        question_tokens: tokens of the question; 0 if there is none yet. With its budget, the
+            default ones would exceed the 8,192 tokens that they are made for.
 
     Raises:
         ConfigurationError: The context is too short.
     """
-    needed = config.window_tokens - config.question_tokens + question_tokens
-    holds = identity.window_tokens
+    needed, holds = config.window_tokens, identity.window_tokens
+    needed += question_tokens - config.question_tokens
     if holds is None or holds >= needed:
         return
     advice = "Lower question_tokens, memory_tokens, answer_tokens and chunk_tokens"
@@ -459,17 +460,19 @@ async def repeat(
     call: Callable[[int], Awaitable[T]],
     config: ReadingConfig,
     explain: Callable[[ModelError, int], ModelError] | None = None,
+    *,
+    patient: bool = True,
 ) -> T:
     """Make a call, and repeat it after transient errors, with doubling intervals.
 
-    This alone decides on it: no other code repeats calls of a model, or waits for one. A server's
-    Retry-After is waited for in addition. A server that answered before and became unreachable is
-    asked for as long as the error's `patience`, however many attempts that takes.
+    No other code repeats calls of a model, or waits for one. A server's Retry-After is added. A
+    server that became unreachable is asked for the error's `patience`, however often.
 
     Args:
         call: makes an attempt; it takes its number, from 1.
         config: gives `max_attempts` and `retry_interval`, in seconds.
         explain: returns the error to raise for the last one and the number of attempts.
+        patient: whether to wait for a server that became unreachable, and for another reply.
     """
     attempt, failed = 1, float("inf")
     while True:
@@ -477,9 +480,11 @@ async def repeat(
             return await call(attempt)
         except ModelError as error:
             failed = min(failed, monotonic())
-            transient = error if isinstance(error, TransientModelError) else None
+            passing = patient or not isinstance(error, EmptyReplyError)
+            transient = error if isinstance(error, TransientModelError) and passing else None
             if transient is None or (
-                attempt >= config.max_attempts and monotonic() - failed >= transient.patience
+                attempt >= config.max_attempts
+                and (not patient or monotonic() - failed >= transient.patience)
             ):
                 if explain is not None:
                     raise explain(error, attempt) from error

@@ -16,10 +16,9 @@ from memagent_graph.errors import (
 from memagent_graph.evidence.places import Memory, to_plain
 from memagent_graph.graph.ids import relocate
 from memagent_graph.graph.state import Document, begin_fold, is_segmented, mark_taken
-from memagent_graph.memory import runs
-from memagent_graph.memory.lookup import find_prefix, newest_edit, read_head
-from memagent_graph.memory.owners import adopt
+from memagent_graph.memory.chain import find_prefix, has_answer, newest_edit, read_head
 from memagent_graph.memory.version import MemoryVersion, make_reading_key
+from memagent_graph.memory.writer import adopt
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -62,7 +61,6 @@ class Reuse:
         self.begun: MemoryVersion | None = None
         self.record: Value | None = None
         self.missed: str | None = None
-        self._ran: dict[str | None, object] = {}  # runs of a named memory, by its head then
 
     async def begin(self, cutter: Cutter, new: Fold, name: str | None = None) -> Fold:
         """Where to begin: at a named memory's head, or nowhere; past all chunks known from there.
@@ -73,25 +71,23 @@ class Reuse:
         fold["progress"]["version"] = self._lineage.root
         try:
             if name:
-                places = self._fence.place, runs.place_of_runs(self._bank, name)
-                head, (notices, ran) = await read_head(self._bank, name, *places)
-                if not self._fence.given:
-                    self._fence.see(notices)
+                places = self._fence.place, self._place_of_run(name, fold)
+                head, (notice, run) = await read_head(self._bank, name, *places)
+                self._fence.begin(notice)
                 at = None if head is None else head.id
-                self._ran = {at: ran}
                 fold["scope"] |= {"memory_name": name, "head": at}
                 await self._lease.move_to(key_of(self._lineage, fold))
                 if head is not None:
                     self.begun = head
                     fold = {**fold, **to_plain(head.memory)}
                     fold["progress"]["version"] = head.id
-                    ended = await self._find_end(fold, head)
+                    ended = await self._find_end(fold, head, run)
                     if ended is not None:
                         return ended
-            if not self._lineage.reuses:
-                await self._look()
-            else:
+            if self._lineage.reuses:
                 fold = await self._past_what_is_known(cutter, fold)
+            elif not name:
+                self._fence.begin(*await self._bank.values([self._fence.place]))
         except MemoryConflictError:  # the name was moved meanwhile
             return await self.begin(cutter, new, name)
         except StoreError as error:
@@ -104,40 +100,40 @@ class Reuse:
 
     async def move_head(self, fold: Fold, name: str, expected: str | None) -> bool:
         """Point a named memory to the fold's version; return whether the memory has it now."""
-        records, progress = self._bank, fold["progress"]
-        version, asked = str(progress["version"]), self._lineage.identify(fold["source"])
+        records, progress, place = self._bank, fold["progress"], self._place_of_run(name, fold)
+        version = str(progress["version"])
         kept = {name: value for name, value in progress.items() if name not in _NOT_KEPT}
-        place = runs.place_of_runs(records, name)
-        if expected not in self._ran:
-            (self._ran[expected],) = await records.values([place])
-        value = runs.add_run(self._ran[expected], runs.EndedRun(asked, version, kept))
-        also = [records.put(*place, value)]
-        if await self._bank.amove_head(name, version, expected=expected, also=also):
+        also = [records.put(*place, {"version": version, "progress": kept})]
+        if await records.amove_head(name, version, expected=expected, also=also):
             return True
         # It may have been moved there by a run that was killed, and on from there by others.
-        head, (ran,) = await read_head(records, name, place)
-        run = runs.find_run(ran, asked)
-        if run is None or run.version != version or head is None:
+        head, (run,) = await read_head(records, name, place)
+        if head is None or not isinstance(run, dict) or run.get("version") != version:
             return False
-        return version in {one.id for one in await self._bank.ahistory(head.id)}
+        return version in {one.id for one in await records.ahistory(head.id)}
 
-    async def _find_end(self, fold: Fold, head: MemoryVersion) -> Fold | None:
+    def _place_of_run(self, name: str, fold: Fold) -> Place:
+        """The place of the record with which a reading of this into a named memory ended."""
+        return self._bank.runs_of(name), self._lineage.identify(fold["source"])
+
+    async def _find_end(self, fold: Fold, head: MemoryVersion, run: object) -> Fold | None:
         """The fold at the end of an earlier run of this reading; None if it is to be read.
 
         That is one which was killed before its answer, or the last that moved the memory's head.
         """
-        run = runs.find_run(self._ran[head.id], self._lineage.identify(fold["source"]))
-        if run is None:
-            return None
-        is_head = run.version == head.id
-        if not (is_head and self._lineage.reuses) and await runs.has_answer(self._bank, run):
+        match run:
+            case {"version": str(ended_at), "progress": dict(progress)}:
+                is_head = ended_at == head.id
+            case _:
+                return None
+        if not (is_head and self._lineage.reuses) and await has_answer(self._bank, ended_at):
             return None
         history = [head] if is_head else await self._bank.ahistory(head.id)
-        version = next((one for one in history if one.id == run.version), None)
+        version = next((one for one in history if one.id == ended_at), None)
         if version is None:
             return None
         self.begun = version
-        ended: Any = {**fold["progress"], **run.progress, "version": version.id}
+        ended: Any = {**fold["progress"], **progress, "version": version.id}
         scope: Scope = {**fold["scope"], "head": version.id}
         return {**fold, **to_plain(version.memory), "scope": scope, "progress": ended}
 
@@ -183,17 +179,20 @@ class Reuse:
         first = await asyncio.to_thread(list, islice(ids, _FIRST)) if listed else []
         key = make_reading_key(self._lineage.root, cutter.source.digest)
         places = [(records.readings, key)] * alone + [(records.versions, one) for one in first]
-        values = await self._look(*places)
+        # In the same round trip, as what is forgotten later is found as the reading goes on.
+        notice, *values = await records.values([self._fence.place, *places])
+        self._fence.begin(notice)
         ended = await self._find_ended(values[0], cutter.source.digest) if alone else None
         known = [*zip(first, values[alone:], strict=True)]
         size = 2 * _FIRST if ended is None else _IDS_AT_ONCE
-        found, self.record = await find_prefix(records, known, ids, memory, size)
+        found, record = await find_prefix(records, known, ids, memory, size)
         if ended and (found is None or found.document.end < ended[0].document.end):
-            found, self.record = ended  # though versions before it are gone
-        if found is None:
+            found, record = ended  # though versions before it are gone
+        self.record = record
+        if found is None or record is None:
             self._lease.absent = first[0] if first else None
             return fold
-        edit = await newest_edit(records, found.id, memory, self.record)
+        edit = await newest_edit(records, found.id, memory, record)
         found = relocate(found, fold, cutter.source)
         edit = edit and relocate(edit, fold, cutter.source)
         document, length = found.document, cutter.source.length
@@ -202,7 +201,7 @@ class Reuse:
             return fold
         await asyncio.to_thread(_cut_up_to, end, ids, read)
         chunks = [chunk for chunk in read if chunk.end <= end and not _is_within(chunk, document)]
-        await adopt(records, memory, found.id, self.record)
+        await adopt(records, memory, found.id, record)
         self.begun = found = edit or found
         before, after = fold["progress"], progress_at(found, fold["progress"])
         whole = after["position"] >= fold["scope"]["end"]
@@ -235,18 +234,6 @@ class Reuse:
             parent = self._lineage.child(parent, chunk)
             yield parent
             position = chunk.end
-
-    async def _look(self, *places: Place) -> list[Value | BadRecordError | None]:
-        """Return the values in places and, once, see in the same round trip what notices there are.
-
-        The notices come first: what is forgotten later is found as the reading goes on.
-        """
-        fence, records = self._fence, self._bank
-        if fence.given:
-            return await records.values(places)
-        notices, *found = await records.values([fence.place, *places])
-        fence.see(notices)
-        return found
 
     async def _find_ended(self, pointer: object, digest: str) -> tuple[MemoryVersion, Value] | None:
         """The end of an earlier reading of this very document, and its record, from its pointer."""

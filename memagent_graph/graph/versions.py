@@ -7,11 +7,11 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from memagent_graph.errors import MemoryConflictError, MemoryNotFoundError, StoreError
 from memagent_graph.graph.events import edit_event
-from memagent_graph.graph.ids import Lineage, read_of, relocate, version_of
+from memagent_graph.graph.ids import Lineage, relocate, version_of
 from memagent_graph.graph.reading import FoldUpdate, Layer, apply_update
 from memagent_graph.graph.reuse import Reuse, begin_anew, key_of, move_to
 from memagent_graph.graph.segments import Merged
@@ -22,17 +22,17 @@ from memagent_graph.graph.state import (
     cost_of,
     count_covered,
     fold_name,
+    is_segmented,
     mark_taken,
     memory_of,
     whole_scope,
 )
-from memagent_graph.memory import runs
 from memagent_graph.memory.atomic import MOST_LOST_RACES, pause
 from memagent_graph.memory.bank import MemoryBank
+from memagent_graph.memory.chain import keep_answer
 from memagent_graph.memory.leases import EditedError, Lease, UnderWay, can_lease
-from memagent_graph.memory.owners import adopt
 from memagent_graph.memory.version import MemoryVersion, edit_version
-from memagent_graph.memory.writer import VersionWriter
+from memagent_graph.memory.writer import FORGOTTEN, VersionWriter, adopt
 from memagent_graph.readers.base import Usage
 from memagent_graph.templates import plural
 
@@ -79,11 +79,6 @@ _SLOW = 0.75
 _NOTHING = 0.01
 """Share of the time of a call that waiting for the store may add."""
 
-_FORGOTTEN = (
-    "A document was forgotten while this was read: nothing that this reading made of it is stored. "
-    "Read again to keep memories of what there is now."
-)
-
 
 class Chain:
     """The versions of one fold, as one call of the graph reads and stores them.
@@ -125,11 +120,11 @@ class Chain:
         # Whether the store is asked for each chunk: until it does not know one.
         self._replays = self.lineage.reuses and not self.lineage.is_listed
         self._writes = False  # whether this call has read anything
-        self._finished: MemoryVersion | None = None  # the end of a reading without a name,
-        self._seen: Value | None = None  # and its record
+        self._seen: Value | None = None  # the record of the end of a reading without a name
         self._lost = self._left = 0  # races for a head; versions that could not be stored
         self._unmoved: str | None = None  # why a named memory's head is where it was
         self._begun_at, self._took = 0.0, 0.0  # the last chunk, in seconds
+        self.ending: asyncio.Future[None] | None = None  # an event loop's references are weak
 
     async def open(self, fold: Fold) -> Memory:
         """Return the memory to read from; set `parent`.
@@ -160,7 +155,7 @@ class Chain:
         if stored is None and not (fold["progress"]["step"] or fold["scope"]["head"]):
             self.parent = self.lineage.root  # of a resumed run that reuses nothing, it is another
         if stored is None and self.parent == self.lineage.root:
-            stored = self.lineage.make_root(fold["source"])
+            stored = self.lineage.make_root(fold)
         if stored is not None and stored.text != memory.text:
             stored = edit_version(stored, memory.text)
             self.parent = stored.id
@@ -171,20 +166,24 @@ class Chain:
     async def take_edit(self, fold: Fold, *, last: bool = False) -> Fold:
         """Return the fold, from a user's edit of its memory if there is one that it has not.
 
-        What was read since the edited version is to be read again. If it is the `last` call, the
-        fold leaves the list of those under way, and no edit is accepted for it any more.
+        What was read since the edited version is to be read again. If it is the `last` call, all is
+        stored, and the fold has what another stored first in the place of its last version. It
+        leaves the list of those under way, and no edit is accepted for it any more.
         """
         if not (self._writes or self.lease.due):  # it has read nothing that could be edited
             return fold
         left = self._reading.seconds_left(self._run)
         late = left is not None and left <= 0
         taken, stopped = fold, fold["progress"]["stopped"]
+        if last and not self._writes and version_of(fold) is not None:  # of a run that was killed
+            await self.open(fold)
+            self._writes |= not (stopped == "deadline" or fold["scope"]["memory_name"])
         with suppress(StoreError):  # the next reading of the same takes it
             most = _NOTHING * self._took
-            if self._writes and not late and (last or self._writer.seconds <= most):
+            if last or (self._writes and not late and self._writer.seconds <= most):
                 await self._writer.settle(None if last else most)
-                if last and self._whole is None and self._unmoved is None:
-                    self._left = await self._flush()  # others may have stored something else
+            if last and self._whole is None and self._unmoved is None:
+                self._left = await self._flush()  # others may have stored something else
             # Whom it followed may have left the list.
             self.lease.due |= last and not (self.lease.held or self.lease.is_gone)
             taken = await self._take(fold)
@@ -207,8 +206,6 @@ class Chain:
             return fold
         self.at, lease.ends = edit, None
         edit = self._move(edit, fold)
-        if self._finished is not None:
-            self._finished = edit if edited == at else None
         after = move_to(fold, edit, edited)
         after = mark_taken(after, edit.id) if edited != edit.id else after
         if lease.held:
@@ -266,7 +263,6 @@ class Chain:
             fold,
             step.chunk,
             tokens=update.tokens,
-            made_by=read_of(step.chunk),
             unchanged=step.update_gate and update.memory is None,
         )
         self.at = version
@@ -283,7 +279,6 @@ class Chain:
         self._writes = True
         if fold["scope"]["memory_name"]:
             return await self._move_head(fold)
-        self._finished = self.at
         if self._whole is None and self.at is not None:
             pointer = {"version": self.at.id}
             key = self.lineage.memory(fold)
@@ -295,8 +290,9 @@ class Chain:
         key = self.lineage.id_of_merge(parts)
         if key is not None and self.lineage.reuses:
             with suppress(StoreError):
-                found = await self.bank.aget(key)
-                await adopt(self.bank, self.lineage.memory(fold), found.id)
+                ((_, value),) = await self.bank.by_id([key])
+                found = MemoryVersion.from_record(value, key)
+                await adopt(self.bank, self.lineage.memory(fold), key, value)
                 return Merged([found.memory], Usage(), found.cut)
         return None
 
@@ -307,22 +303,8 @@ class Chain:
             return fold
         fold = self.lineage.with_version(fold, version)
         self._write(fold, version)
-        self.at = self._finished = version
+        self.at = version
         return fold
-
-    async def settle(self, fold: Fold) -> Memory:
-        """Wait until all is stored; return the fold's memory, or what another stored first."""
-        if not self._writes and version_of(fold) is not None:  # of a run that was killed
-            await self.open(fold)
-            if not (fold["progress"]["stopped"] == "deadline" or fold["scope"]["memory_name"]):
-                self._writes, self._finished = True, self.at
-        await self._writer.settle()
-        if self._whole is None and not (self._unmoved or self._left):  # else it was waited for
-            self._left = await self._flush()
-        other, last = self.lease.turn, fold["progress"]["version"]
-        if other is not None and other.id == last:
-            return self._move(other, fold).memory
-        return memory_of(fold)
 
     async def close(self, fold: Fold) -> list[str]:
         """List what was stored, and let others read on; return warnings of what went wrong."""
@@ -335,18 +317,19 @@ class Chain:
         message, _ = await asyncio.gather(self._list(fold, message), self._let_go())
         if message is not None and self._reading.config.strict:
             raise StoreError(message)
-        forgotten = _FORGOTTEN if self._writer.fence.forgotten else None
+        forgotten = FORGOTTEN if self._writer.fence.forgotten else None
         return [said for said in (message, self._missed, forgotten) if said is not None]
 
     async def _list(self, fold: Fold, message: str | None) -> str | None:
         """List the reading, and thin its versions out; return what went wrong, also before."""
-        keep = self._reading.config.keep_versions
+        keep, scope = self._reading.config.keep_versions, fold["scope"]
+        is_whole = is_segmented(scope) or fold["progress"]["stopped"] != "deadline"
         try:
-            if self._finished is not None and message is None:
+            if self.at is not None and is_whole and not scope["memory_name"] and message is None:
                 if self.lease.is_gone:
-                    self._seen = self._finished.to_record([self.lineage.memory(fold)])
+                    self._seen = self.at.to_record([self.lineage.memory(fold)])
                 else:
-                    self._seen = await self.bank.arecord_reading(self._finished)
+                    self._seen = await self.bank.arecord_reading(self.at)
             if keep is not None and message is None:
                 await self.bank.athin(self.lineage.memory(fold), keep)
         except StoreError as error:
@@ -358,7 +341,7 @@ class Chain:
         version, usage = str(fold["progress"]["version"]), cost_of(fold["progress"])
         seen = self._seen if self._writes else self.reuse.record
         with suppress(StoreError):
-            await runs.keep_answer(self.bank, version, answer, usage, seen)
+            await keep_answer(self.bank, version, answer, usage, seen)
 
     async def _move_head(self, fold: Fold) -> Fold:
         scope, fence = fold["scope"], self._writer.fence
@@ -480,14 +463,6 @@ async def take_edit(chain: Chain | None, fold: Fold, *, last: bool = False) -> F
         return await chain.take_edit(fold, last=last)
 
 
-async def settle(chain: Chain | None, fold: Fold) -> Memory:
-    """Wait until a fold's versions are stored; return its memory, or that of another writer."""
-    return memory_of(fold) if chain is None else await chain.settle(fold)
-
-
-_ending: set[asyncio.Future[Any]] = set()  # an event loop's are weak
-
-
 @asynccontextmanager
 async def abandon_at_error(chain: Chain) -> AsyncIterator[None]:
     """Abandon a reading whose step fails; if it is cancelled, in the background."""
@@ -496,9 +471,7 @@ async def abandon_at_error(chain: Chain) -> AsyncIterator[None]:
     except EditedError:
         raise
     except BaseException as error:
-        abandoned = asyncio.ensure_future(chain.abandon())
-        _ending.add(abandoned)
-        abandoned.add_done_callback(_ending.discard)
+        chain.ending = asyncio.ensure_future(chain.abandon())
         if isinstance(error, Exception):
-            await asyncio.shield(abandoned)
+            await asyncio.shield(chain.ending)
         raise

@@ -6,13 +6,13 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from memagent_graph.errors import BadRecordError, MemoryConflictError
+from memagent_graph.memory import chain, maintenance, writer
 from memagent_graph.memory import forget as removal
-from memagent_graph.memory import lookup, maintenance, owners, writer
 from memagent_graph.memory.atomic import MOST_LOST_RACES, pause
-from memagent_graph.memory.forget import Forgotten, ForgottenSource
-from memagent_graph.memory.items import Records, owners_of
-from memagent_graph.memory.leases import continues_from, find_readings, note_edit
-from memagent_graph.memory.lookup import EDITS
+from memagent_graph.memory.chain import EDITS, Forgotten
+from memagent_graph.memory.forget import ForgottenSource
+from memagent_graph.memory.items import Records
+from memagent_graph.memory.leases import continues_from, find_readings
 from memagent_graph.memory.version import (
     History,
     MemoryVersion,
@@ -24,7 +24,6 @@ from memagent_graph.sync import to_sync
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
-    from types import EllipsisType
 
     from memagent_graph.memory.atomic import Value
     from memagent_graph.memory.items import Place
@@ -40,7 +39,7 @@ async def replace_for(
     are at the version, or have read on from it, continue from the edit. `memory` is a name, or the
     key of a reading without one.
     """
-    own, new = (records.versions, before.id), (records.versions, after.id)
+    own = (records.versions, before.id)
     heads: list[Place] = [(records.heads, memory), (records.readings, memory)]
     for lost in range(MOST_LOST_RACES):
         await pause(lost)
@@ -50,35 +49,34 @@ async def replace_for(
             for place, fold in reading.items()
             if await continues_from(records, fold, before.id)
         ]
-        places = [own, new, *heads, *noted]
+        places = [own, *heads, *noted]
         stored = dict(zip(places, await records.values(places), strict=True))
-        value = stored[own]
+        value, notes = stored[own], {}
         if not isinstance(value, dict):
-            raise owners.no_such_version(before.id)
+            raise chain.no_such_version(before.id)
+        for place in noted:
+            if isinstance(found := stored[place], dict):
+                waits = found.get("edit") and not found.get("taken")  # one that it has yet to take
+                of = str(found.get("of")) if waits else before.id
+                edit = {"version": after.id, "of": of, "edit": after.id, "taken": ""}
+                notes[place] = {**found, **edit}
+        if len(notes) < len(noted):
+            continue  # one has ended
         moved = [place for place in heads if stored[place] == {"version": before.id}]
         broken_off = not reading and all(stored[place] is None for place in heads)
-        is_edited = lookup.edit_of(value, memory) not in (None, after.id)
+        is_edited = chain.edit_of(value, memory) not in (None, after.id)
         if not moved and (is_edited or not (noted or broken_off)):
             raise was_changed(memory)
         edits = {**(value.get(EDITS) or {}), memory: after.id}
-        notes = {
-            place: note_edit(found, before.id, after.id)
-            for place in noted
-            if isinstance(found := stored[place], dict)  # else the commit fails: it has ended
-        }
-        known = {before.id: value, after.id: stored[new]}
-        edited = after.to_record({*owners_of(stored[new]), memory})
-        both = {before.id: {**value, EDITS: edits}, after.id: edited}
         puts = [
-            *records.changes(known, both)[0],
+            records.put(*own, {**value, EDITS: edits}),
             *(records.put(*place, {"version": after.id}) for place in moved),
             *(records.put(*place, note) for place, note in notes.items()),
         ]
-        given: dict[Place, Value | EllipsisType | None] = {
+        given = {
             place: found for place, found in stored.items() if not isinstance(found, BadRecordError)
         }
-        given |= {place: ... for place in noted if place not in notes}
-        if await records.commit(puts, given):
+        if await writer.append_versions(records, [after], memory, also=puts, given=given):
             return
     raise was_changed(memory)
 
@@ -126,10 +124,10 @@ class MemoryBank(Records):
 
     aappend = writer.append_version
     aadvance = writer.advance_head
-    aget = lookup.get_version
-    ahead = lookup.head
-    amove_head = owners.move_head
-    ahistory = lookup.read_history
+    aget = chain.get_version
+    ahead = chain.head
+    amove_head = writer.move_head
+    ahistory = chain.read_history
     aforget = removal.forget_memory
     aforget_source = removal.forget_source
     adigests_of = removal.find_digests
@@ -137,7 +135,7 @@ class MemoryBank(Records):
     acollect = maintenance.collect
     acheck = maintenance.check_bank
     aclear = removal.clear
-    alist = lookup.list_bank
+    alist = maintenance.list_bank
     aexport = maintenance.export_lines
     aimport = maintenance.store_lines
 
@@ -196,12 +194,8 @@ class MemoryBank(Records):
         Return the version's record; None if it was edited, or is gone.
         """
         key = make_reading_key(version.root, version.document.digest)
-        place, written = (self.versions, version.id), version.to_record([key])
-        put = self.put(self.readings, key, {"version": version.id})
-        if await self.commit([put], {place: written}):
-            return written
-        (value,) = await self.values([place])
-        edit = await lookup.newest_edit(self, version.id, key, value)
+        (value,) = await self.values([(self.versions, version.id)])
+        edit = await chain.newest_edit(self, version.id, key, value)
         newest = version.id if edit is None else edit.id
         put = self.put(self.readings, key, {"version": newest})
         done = await self.commit([put], {(self.versions, newest): ...})
@@ -218,7 +212,7 @@ class MemoryBank(Records):
         seen = {*(await self.keys(place) if after == "$" else ())}
         while True:
             listed = [key for key in await self.keys(place) if key not in seen]
-            new = [one for one in await lookup.versions(self, listed) if one is not None]
+            new = [one for one in await chain.find_versions(self, listed) if one is not None]
             if bad := [one for one in new if isinstance(one, BadRecordError)]:
                 raise bad[0]
             found = [one for one in new if isinstance(one, MemoryVersion)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import logging
 import threading
 import time
@@ -176,12 +177,17 @@ class StoreGuard:
 
     async def _within(self, patience: float, operation: Callable[[], Awaitable[T]]) -> T:
         """Return an operation's result; one that does not end when cancelled is not waited for."""
-        task: asyncio.Task[T] = asyncio.create_task(_run(operation))
+        work, loop = _run(operation), asyncio.get_running_loop()
+        task: asyncio.Task[T] = loop.create_task(work)
         task.add_done_callback(_retrieve)
+        task._log_destroy_pending = False  # type: ignore[attr-defined]  # noqa: SLF001 - its loop may end
         try:
             done = await self._patiently(task, patience)
         finally:
-            if not task.done():
+            if loop.is_closed():  # this waits in vain, and nothing can be cancelled
+                if inspect.getcoroutinestate(work) == inspect.CORO_CREATED:
+                    work.close()
+            elif not task.done():
                 _abandoned.add(task)
                 task.add_done_callback(_abandoned.discard)
                 task.cancel()

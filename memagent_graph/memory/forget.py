@@ -19,71 +19,40 @@ from memagent_graph.errors import (
     ConfigurationError,
     MemoryNotFoundError,
 )
-from memagent_graph.memory import lookup, owners, runs
 from memagent_graph.memory.atomic import MOST_LOST_RACES, pause, race_error
-from memagent_graph.memory.items import Records
+from memagent_graph.memory.chain import (
+    Forgotten,
+    children_first,
+    delete_versions,
+    find_versions,
+    release,
+)
+from memagent_graph.memory.items import Records, owners_of
 from memagent_graph.memory.leases import find_readings
-from memagent_graph.memory.owners import above, delete_versions, rows_of, take_inventory
-from memagent_graph.memory.version import MemoryVersion, follows_of, walk
+from memagent_graph.memory.maintenance import BankContents, above, take_contents
+from memagent_graph.memory.version import (
+    MemoryVersion,
+    Rows,
+    follows_of,
+    own_rows,
+    rows_of,
+    sound_rows,
+    walk,
+)
+from memagent_graph.memory.writer import move_head, post_notice
 from memagent_graph.seams import call_with_connection, drop_empty_namespaces
 from memagent_graph.sync import to_thread
 from memagent_graph.text.cache import forget_converted
 from memagent_graph.text.source import digests_of
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection, Mapping, Sequence
     from contextlib import AbstractContextManager
     from datetime import datetime
 
     from memagent_graph.memory.atomic import Value
-    from memagent_graph.memory.items import Place
-    from memagent_graph.memory.owners import Inventory
     from memagent_graph.memory.version import History
     from memagent_graph.text.source import Source
-
-_KEY, LAST = "sources", "last"
-_KEPT = 20
-"""Notices kept."""
-
-
-async def post_notice(records: Records, digests: Sequence[str]) -> None:
-    """Post that documents are forgotten, for readings that began before."""
-    places = [(records.forgotten, key) for key in (_KEY, LAST)]
-    for lost in range(MOST_LOST_RACES):
-        await pause(lost)
-        found = await records.values(places)
-        number = 1 + number_of(found[1])
-        others = [[one, row] for one, row in _notices(found[0]) if row != [*digests]]
-        notices = [*others, [number, [*digests]]][-_KEPT:]
-        values: list[Value] = [{"notices": notices}, {"number": number}]
-        puts = [records.put(*place, value) for place, value in zip(places, values, strict=True)]
-        given = {
-            place: ... if isinstance(value, BadRecordError) else value
-            for place, value in zip(places, found, strict=True)
-        }
-        if await records.commit(puts, given):
-            return
-    raise race_error("The notice of", digests[0])
-
-
-def number_of(value: Value | Exception | None) -> int:
-    """Return the number of the last notice; 0 without one."""
-    number = value.get("number") if isinstance(value, dict) else None
-    return number if isinstance(number, int) else 0
-
-
-async def list_forgotten(records: Records, seen: int = 0) -> set[str]:
-    """Return the digests of the documents that were forgotten last, in notices after `seen`."""
-    (found,) = await records.values([(records.forgotten, _KEY)])
-    return {digest for number, row in _notices(found) if number > seen for digest in row}
-
-
-def _notices(value: Value | Exception | None) -> list[tuple[int, list[str]]]:
-    rows = value.get("notices") if isinstance(value, dict) else None
-    sound = [row for row in rows if isinstance(row, list)] if isinstance(rows, list) else []
-    sound = [row for row in sound if [*map(type, row)] == [int, list]]
-    return [(number, [*map(str, digests)]) for number, digests in sound]
-
 
 _STATEMENTS = ("VACUUM", "PRAGMA wal_checkpoint(TRUNCATE)")
 """The first rewrites the database, the second writes it to the file and empties the log. The first
@@ -129,18 +98,6 @@ def _erase(file: sqlite3.Connection, lock: AbstractContextManager[object] | None
         raise sqlite3.OperationalError("another program is reading its log")
 
 
-class Forgotten(NamedTuple):
-    """The result of `MemoryBank.forget`, or of its preview.
-
-    Attributes:
-        versions: number of deleted versions.
-        shared: number of versions that stay because another memory has them, by its name.
-    """
-
-    versions: int
-    shared: dict[str, int]
-
-
 async def forget_memory(records: Records, name: str, *, preview: bool = False) -> Forgotten:
     """Delete a name, and those of its versions that no other memory has or needs.
 
@@ -161,13 +118,13 @@ async def forget_memory(records: Records, name: str, *, preview: bool = False) -
         if not ids and not any(pointers.values()):
             break
         if not preview:
-            puts = [records.put(*place, None) for place in pointers]
-            await records.items([*puts, records.put(*runs.place_of_runs(records, name), None)])
+            places = [*pointers, *await records.places(records.runs_of(name))]
+            await records.items([records.put(*place, None) for place in places])
         given = dict.fromkeys(pointers)
-        released = await owners.release(records, name, ids, given, preview=preview)
+        gone, _ = await release(records, name, ids, given, preview=preview)
         if preview:
-            return Forgotten(released.deleted, dict(released.shared))
-        deleted, shared = deleted + released.deleted, shared + released.shared
+            return gone
+        deleted, shared = deleted + gone.versions, shared + Counter(gone.shared)
     else:
         raise race_error("Memory", name)
     if lost == 0:
@@ -198,7 +155,7 @@ async def thin(
     if replaced is None and (keep is None or len(ids) <= keep):
         return 0
     pointers = await records.pointers(name)
-    stored = await lookup.versions(records, ids)
+    stored = await find_versions(records, ids)
     known = {version.id: version for version in stored if isinstance(version, MemoryVersion)}
     heads = [found.get("version") for found in pointers.values() if isinstance(found, dict)]
     tip = known.get(str(heads[0])) if heads else None
@@ -221,7 +178,13 @@ async def thin(
             sources = dict.fromkeys((*known[key].sources, *rows))
             whole = replace(known[key], sources=tuple(sources))
             kept[key] = {**whole.to_record(), "thinned": True}
-    return (await owners.release(records, name, ids, readable, kept)).deleted
+    done, _ = await release(records, name, ids, readable, kept)
+    if tip.thread is None:  # no reading moves the memory of a user
+        runs = records.runs_of(name)
+        ended = [run async for run in records.scan(runs) if not isinstance(run, BadRecordError)]
+        left = [run.key for run in ended if run.value.get("version") in gone]
+        await records.items([records.put(runs, key, None) for key in left])
+    return done.versions
 
 
 def _fresh(history: History, replaced: datetime | None) -> list[MemoryVersion]:
@@ -235,21 +198,11 @@ def _fresh(history: History, replaced: datetime | None) -> list[MemoryVersion]:
 
 async def clear(records: Records) -> int:
     """Delete everything below this namespace, and return the number of items."""
-    count, bad = 0, None
-    while True:
-        places = []
-        async for item in records.scan(records.namespace):
-            if isinstance(item, BadRecordError) and item.namespace is None:
-                bad = item
-            else:
-                places.append((tuple(item.namespace or ()), item.key))
-        if not places:
-            break
+    count = 0
+    while places := await records.places(records.namespace):
         await records.items([records.put(*place, None) for place in places])
         count += len(places)
     await records.forget_label()
-    if bad is not None:
-        raise bad
     return count
 
 
@@ -277,6 +230,80 @@ class ForgottenSource(NamedTuple):
     cached: int = 0
     unreadable: tuple[str, ...] = ()
     unsure: tuple[str, ...] = ()
+
+
+class Inventory(NamedTuple):
+    """The parts of a bank that came from some documents.
+
+    Attributes:
+        contents: all of the bank.
+        sources: digests of the documents, and those of joined documents that contain one of them.
+        gone: ids of the versions to delete, each before those that it follows.
+        unsure: names of memories that stay though they may have read the documents: versions that
+            led to them are lost, and were of joined documents.
+    """
+
+    contents: BankContents
+    sources: set[str]
+    gone: list[str]
+    unsure: list[str]
+
+    def fall_back(self, name: str, key: str) -> tuple[str | None, list[str]]:
+        """Return what a memory falls back to from a version, and what is to be read into it again.
+
+        That is the nearest of the versions before it that stay, or beyond a gap the memory's newest
+        one; None without one. And the documents that were read since, the oldest first.
+        """
+        values, gone, left, has_gap = self.contents.versions, {*self.gone}, [key], False
+        own, inherited = Rows(), Rows()
+        for at in left:
+            if at not in gone:
+                break
+            value = values[at]
+            own += own_rows(value)
+            inherited += sound_rows(value.get("sources"))
+            new = [one for one in follows_of(value) if one not in left]
+            left += [one for one in new if one in values]
+            has_gap |= not {*new} <= values.keys()
+        else:
+            stay = [one for one in values.keys() - gone if name in owners_of(values[one])]
+            age = {one: str(values[one].get("created_at")) for one in stay if has_gap}
+            at = max(age, key=age.__getitem__, default="")
+        kept = {digest for digest, _ in rows_of(values[at])} if at else set()
+        lost = [row for row in inherited if row[0] not in kept] + own[::-1]
+        names = (name for digest, name in lost if name and digest not in self.sources)
+        return at or None, [*dict.fromkeys(names)]
+
+
+async def take_inventory(records: Records, digests: Sequence[str]) -> Inventory:
+    """Read a bank, and find what came from the documents with these digests."""
+    found = await take_contents(records)
+    sources, values = {*digests}, found.versions
+    for value in values.values():
+        if any(digest in digests for digest, _ in sound_rows(value.get("parts"))):
+            sources.add(str(value["digest"]))
+    gone = {
+        key: value
+        for key, value in values.items()
+        if any(digest in sources for digest, _ in rows_of(value))
+    }
+    unsure = {key for key in values.keys() - gone if _lacks_parts(values, values[key])}
+    names = [
+        name
+        for name, key in found.targets.items()
+        if unsure and key in values and not unsure.isdisjoint(above(values, [key]))
+    ]
+    return Inventory(found, sources, children_first(gone), sorted(names))
+
+
+def _lacks_parts(values: Mapping[str, Value], value: Value) -> bool:
+    """Whether lost versions may have read documents, among joined ones, that it does not name.
+
+    A joined document that a version follows is named again, by an empty name.
+    """
+    joined = value.get("parts") or any(not name for _, name in rows_of(value))
+    is_whole = {*follows_of(value)} <= values.keys()
+    return bool(joined) and not is_whole and not value.get("thinned")
 
 
 async def forget_source(
@@ -335,10 +362,10 @@ async def _open_digests(document: Path | Source) -> list[str]:
 
 
 def _uncache(digests: Collection[str], *, preview: bool) -> int:
-    from memagent_graph.text.index import forget_recent  # numpy is not needed for anything else
+    from memagent_graph.text import index  # numpy is not needed for anything else
 
     if not preview:
-        forget_recent(digests)
+        index.recent.forget(digests)
     return sum(forget_converted(digest, preview=preview) for digest in digests)
 
 
@@ -384,12 +411,14 @@ async def _forget(
         for name, (before, documents) in (await _move_names(records, found)).items():
             moved[name] = moved.get(name, True) and before is not None
             unread |= dict.fromkeys((name, document) for document in documents)
-        versions += await delete_versions(records, found.contents, found.gone)
+        contents = found.contents
+        versions += await delete_versions(records, contents.versions, contents.pointers, found.gone)
         for name, fell_back in moved.items():
             if not fell_back:  # unless the name exists again
                 ids = await records.keys(records.members(name))
                 given = dict.fromkeys(records.places_of(name))
-                versions += (await owners.release(records, name, ids, given)).deleted
+                done, _ = await release(records, name, ids, given)
+                versions += done.versions
     raise race_error("Memories of", digests[0])
 
 
@@ -401,33 +430,26 @@ async def _move_names(
     Return what each led to before, and what is to be read into it again; see `fall_back`.
     """
     done: dict[str, tuple[str | None, Sequence[str]]] = {}
-    gone = {*found.gone}
-    for place, value in [*found.contents.pointers.items()]:
-        key, name = str((value or {}).get("version")), place[1]
-        if key in gone:
-            is_named = place[0] == records.heads
-            before, unread = found.fall_back(name, key) if is_named else (None, [])
-            if not await _repoint(records, found, place, before):
-                break
-            done[name] = before, unread
+    gone, pointers = {*found.gone}, found.contents.pointers
+    for place, seen in [*pointers.items()]:
+        key, name = str((seen or {}).get("version")), place[1]
+        if key not in gone:
+            continue
+        before, unread = found.fall_back(name, key) if place[0] == records.heads else (None, [])
+        # Which readings moved it is forgotten as well: each is to be read again.
+        runs, moved = await records.places(records.runs_of(name)), False
+        also = [records.put(*run, None) for run in runs]
+        del pointers[place]
+        if before is None:
+            moved = await records.commit([records.put(*place, None), *also], {place: seen})
+        else:
+            pointers[place] = {"version": before}
+            with suppress(MemoryNotFoundError):  # it is being deleted
+                moved = await move_head(records, name, before, expected=key, also=also)
+        if not moved:
+            break
+        done[name] = before, unread
     return done
-
-
-async def _repoint(records: Records, found: Inventory, place: Place, before: str | None) -> bool:
-    """Point a name to an earlier version, or delete it; False if another writer was faster.
-
-    Which readings moved it is forgotten as well: each is to be read again.
-    """
-    name = place[1]
-    also = records.put(*runs.place_of_runs(records, name), None)
-    seen = found.contents.pointers.pop(place) or {}
-    if before is None:
-        return await records.commit([records.put(*place, None), also], {place: seen})
-    found.contents.pointers[place] = {"version": before}
-    with suppress(MemoryNotFoundError):  # it is being deleted
-        expected = str(seen.get("version"))
-        return await owners.move_head(records, name, before, expected=expected, also=[also])
-    return False
 
 
 async def _unlist(

@@ -7,8 +7,8 @@
 | readings | the key of a reading without a name | the same |
 | members, a digest of a memory's name | a version's id | nothing: the versions of that memory |
 | underway | what is being read, or who reads | the fold's progress: see `Lease`, `UnderWay` |
-| runs | a digest of a memory's name | `runs`: readings that moved its head; see `EndedRun` |
-| forgotten | "sources", "last" | documents that were forgotten last, and how often; see `Fence` |
+| runs, a digest of a memory's name | what was read | how a reading that moved its head ended |
+| forgotten | a document's digest, "last" | number of the notice that it went; see `Fence` |
 | forgotten, users | digest of a user's id | when they were forgotten and by whom; see `changes` |
 | proposals | an id | what a fold would change in a user's memory: see `Proposal` |
 | threads | a thread's id | `messages`: those that were folded last; see `UserMemory` |
@@ -21,92 +21,29 @@ it follows was thinned out.
 
 from __future__ import annotations
 
-import asyncio
-import sys
-import warnings
-from contextlib import nullcontext
 from functools import partial
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from langgraph.store.base import GetOp, Item, ListNamespacesOp, MatchCondition, PutOp, SearchOp
-from langgraph.store.memory import InMemoryStore
+from langgraph.store.base import GetOp, Item, ListNamespacesOp, MatchCondition, PutOp
 
 from memagent_graph.errors import BadRecordError, ConfigurationError
-from memagent_graph.memory.atomic import AtomicStore, ListsPlaces, Namespace, agrees, arrange
+from memagent_graph.memory.atomic import AtomicStore, Namespace, atomic
 from memagent_graph.memory.circuit import guard_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-    from contextlib import AbstractContextManager
     from types import EllipsisType
-    from typing import Self
 
     from langgraph.store.base import BaseStore, Op
 
-    from memagent_graph.memory.atomic import Given, Value
+    from memagent_graph.memory.atomic import Value
 
     Stored = Value | BadRecordError | None
 
 
-def atomic(store: BaseStore) -> AtomicStore:
-    """Return the store itself if it is atomic, an adapter for a SQLite store, or a substitute.
-
-    The substitute reads, and then writes. On an `InMemoryStore`, nothing is lost; on other stores,
-    a write of another process in between can be lost, which a warning says.
-    """
-    if isinstance(store, AtomicStore):
-        return store
-    try:
-        from langgraph.store.sqlite import AsyncSqliteStore, SqliteStore
-
-        from memagent_graph.memory.sqlite import AtomicSqlite
-    except ImportError:
-        return GetThenPut(store)
-    if isinstance(store, SqliteStore | AsyncSqliteStore):
-        return AtomicSqlite(store)
-    return GetThenPut(store)
-
-
-class GetThenPut:
-    """The substitute of `atomic`: a get, followed by a put."""
-
-    def __init__(self, store: BaseStore) -> None:
-        self._store = store
-        self._alone: AbstractContextManager[object] = nullcontext()
-        if isinstance(store, InMemoryStore):
-            self._alone = guard_of(store).alone
-        else:
-            message = (
-                f"{type(store).__name__} has no compare-and-put: if two writers update the same "
-                "named memory at once, one update can be lost. Use RedisStore or SQLite for "
-                "several writers."
-            )
-            warnings.warn(message, RuntimeWarning, stacklevel=3)
-
-    async def acommit(self, puts: Sequence[PutOp], *, given: Given) -> bool:
-        """See `AtomicStore`."""
-        ops = arrange(puts, (namespace for namespace, _ in given), self._store.ttl_config)
-        with self._alone:
-            items = await self._batch([GetOp(*place) for place in given])
-            values = [item.value if isinstance(item, Item) else None for item in items]
-            if not all(map(agrees, values, given.values())):
-                return False
-            await self._batch(ops)
-            return True
-
-    async def abatch(self, ops: Sequence[Op]) -> list[Any]:
-        """See `AtomicStore`."""
-        try:
-            return await self._store.abatch(ops)
-        except NotImplementedError:  # some stores are only synchronous
-            return await asyncio.to_thread(self._store.batch, ops)
-
-    async def _batch(self, ops: Sequence[Op]) -> list[Any]:
-        if isinstance(self._store, InMemoryStore):  # never waits, so the lock is held only briefly
-            return self._store.batch(ops)
-        return await self.abatch(ops)
-
+_PAGE = 2_000
+"""Items read in one step, at most."""
 
 T = TypeVar("T")
 Place = tuple[Namespace, str]
@@ -114,10 +51,6 @@ Place = tuple[Namespace, str]
 NAMESPACE = ("memagent",)
 """Default namespace of memories."""
 
-UNKNOWN = "?"
-"""Key of an unreadable item, in stores that do not report its key."""
-
-_PAGE = 2_000
 _BAD = (BadRecordError, ValueError)
 """Errors of stores for an item that they cannot read: our own, and those of JSON."""
 
@@ -175,11 +108,6 @@ class Records:
         self.guard = guard_of(store)
         self._patience = patience
         self._refresh = bool((store.ttl_config or {}).get("refresh_on_read", True))
-
-    @property
-    def records(self) -> Self:
-        """These, for those who have a bank."""
-        return self
 
     @property
     def lives(self) -> float | None:
@@ -242,7 +170,7 @@ class Records:
             return await self.items([GetOp(*place, refresh) for place in places])
         except _BAD as error:
             if len(places) == 1:
-                return [_bad(places[0][1], error)]
+                return [_bad(places[0], error)]
             middle = len(places) // 2
             first, last = places[:middle], places[middle:]
             return [
@@ -263,6 +191,10 @@ class Records:
     def places_of(self, name: str) -> list[Place]:
         """Return where the pointers of a memory are: as a name, and as a reading without one."""
         return [(self.heads, name), (self.readings, name)]
+
+    def runs_of(self, name: str) -> Namespace:
+        """Return the namespace that lists the readings that moved a memory's head."""
+        return (*self.runs, label(name))
 
     def changes(
         self, before: Mapping[str, Stored], after: Mapping[str, Stored]
@@ -286,47 +218,23 @@ class Records:
 
         Times to live are not restarted, since a scan does not count as use.
         """
-        if namespace and isinstance(self.atomic, ListsPlaces):
-            places = await self.call(partial(self.atomic.aplaces, namespace))
-            for start in range(0, len(places), _PAGE):
-                for stored in await self._items_or_errors(
-                    places[start : start + _PAGE], refresh=False
-                ):
-                    if stored is not None:  # deleted since
-                        yield stored
-        else:
-            async for found in self._scan_pages(namespace):
-                yield found
+        places = await self.places(namespace)
+        for start in range(0, len(places), _PAGE):
+            page = places[start : start + _PAGE]
+            for found in await self._items_or_errors(page, refresh=False):
+                if found is not None:  # deleted since
+                    yield found
 
-    async def _scan_pages(self, namespace: Namespace) -> AsyncIterator[Item | BadRecordError]:
-        # In memory, one page holds all: a second would miss what moved up as others were deleted.
-        most = sys.maxsize if isinstance(self.store, InMemoryStore) else _PAGE
-        offset, size = 0, most
-        while True:
-            try:
-                search = SearchOp(namespace, None, size, offset, None, refresh_ttl=False)
-                found = await self.items([search])
-            except _BAD as error:
-                if size == 1:
-                    yield _bad(UNKNOWN, error)
-                    offset += 1
-                size = max(1, size // 2)
-                continue
-            for item in found[0]:
-                if tuple(item.namespace)[: len(namespace)] == namespace:
-                    yield item  # some stores compare prefixes as strings
-            if len(found[0]) < size:
-                return
-            offset, size = offset + size, min(most, 2 * size)
+    async def places(self, namespace: Namespace) -> list[Place]:
+        """Return the places that are listed in and below a namespace, without reading the items.
+
+        Some of those may have been evicted, or have expired.
+        """
+        return await self.call(partial(self.atomic.aplaces, namespace))
 
     async def keys(self, namespace: Namespace) -> list[str]:
-        """Return the keys that are listed for a namespace, without reading its items.
-
-        Some of them may have been evicted, or have expired.
-        """
-        if not isinstance(self.atomic, ListsPlaces):
-            return [item.key async for item in self.scan(namespace)]
-        return [key for _, key in await self.call(partial(self.atomic.aplaces, namespace))]
+        """Return the keys of `places`."""
+        return [key for _, key in await self.places(namespace)]
 
     async def forget_label(self) -> None:
         """Let a store that lists first labels drop this one, if nothing is left below it."""
@@ -347,7 +255,9 @@ def label(name: str) -> str:
     return sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
 
-def _bad(key: str, error: Exception) -> BadRecordError:
+def _bad(place: Place, error: Exception) -> BadRecordError:
     if isinstance(error, BadRecordError):
         return error
-    return BadRecordError(f"The item stored under {key!r} cannot be read: {error}", key=key)
+    namespace, key = place
+    message = f"The item stored under {key!r} cannot be read: {error}"
+    return BadRecordError(message, key=key, namespace=namespace)

@@ -15,9 +15,10 @@ import time
 from contextlib import asynccontextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC
+from functools import cache
 from math import ceil
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 from uuid import uuid4
 from weakref import WeakValueDictionary
 
@@ -26,9 +27,9 @@ from langgraph.store.memory import InMemoryStore
 from pydantic import TypeAdapter, ValidationError
 
 from memagent_graph.errors import BadRecordError, MemoryNotFoundError, StoreError
-from memagent_graph.memory import lookup
+from memagent_graph.memory import chain
+from memagent_graph.memory.atomic import GetThenPut
 from memagent_graph.memory.circuit import FOLLOWED
-from memagent_graph.memory.items import GetThenPut
 from memagent_graph.memory.version import MemoryVersion
 
 if TYPE_CHECKING:
@@ -46,7 +47,6 @@ BEAT = 1.0
 """Seconds between signs of life while the holder waits for a model."""
 
 _HOLDER = re.compile(r"(.+):([1-9][0-9]{0,8}):([0-9a-f]+)")  # machine, pid, nonce
-_live: WeakValueDictionary[str, object] = WeakValueDictionary()
 _here = uuid4().hex
 
 
@@ -126,6 +126,9 @@ class Lease:
         absent: id of a version that the store did not have a moment ago; None if it was not asked.
     """
 
+    live: ClassVar[WeakValueDictionary[str, Lease]] = WeakValueDictionary()
+    """Those of this process that are in use."""
+
     def __init__(
         self,
         records: Records,
@@ -139,8 +142,7 @@ class Lease:
         self.ended: PutOp | None = None
         self._records, self._clock = records, clock
         self._nonce = uuid4().hex
-        self._process, self._name = 0, ""
-        _live[self._nonce] = self
+        self.live[self._nonce] = self
         self.place: Place = (records.leases, self._nonce if key is None else key)
         self._beats = 0  # never starts again: a value that returned would look like silence
         self._fold: UnderWay | None = None
@@ -306,8 +308,8 @@ class Lease:
         with suppress(StoreError):  # the chunk is read without it
             child, before, noted = await records.values(places)
             self.see(noted)
-            if parent == fold.version != fold.head and lookup.edit_of(before, fold.memory):
-                self.due = await lookup.newest_edit(records, parent, fold.memory) is not None
+            if parent == fold.version != fold.head and chain.edit_of(before, fold.memory):
+                self.due = await chain.newest_edit(records, parent, fold.memory) is not None
             if self.due or self.get_pending(fold) is not None:
                 raise EditedError
             return None if child is None else MemoryVersion.from_record(child, key)
@@ -327,13 +329,13 @@ class Lease:
             await self.look()
             self.due = False
             if at is not None and at != fold.head:
-                edit = await lookup.newest_edit(records, at, fold.memory)
+                edit = await chain.newest_edit(records, at, fold.memory)
                 self.due = edit is not None  # it is found again if this attempt fails
                 if edit is not None:
                     return edit, at
         if (noted := self.get_pending(fold)) is None:
             return None
-        (found,) = await lookup.versions(records, [noted.edit])
+        (found,) = await chain.find_versions(records, [noted.edit])
         if isinstance(found, MemoryVersion):
             return found, noted.of
         self._gone = noted.edit
@@ -372,19 +374,17 @@ class Lease:
     def _value(self) -> Value:
         """The record, with an edit that is noted in it and that the fold has yet to take."""
         assert self._fold is not None  # noqa: S101 - it was acquired with one
-        fold, seen = self._fold, None
-        if self.seen and self.seen.get("edit"):
-            seen = make_record(self.seen)
+        fold, noted = self._fold, make_record(self.seen)
         self._beats += 1
         value = {**asdict(fold), "holder": self._holder(), "beat": self._beats}
         del value["seen"]  # the store's clock says it
-        if seen is None or seen.memory != fold.memory:
+        if noted is None or not noted.edit or noted.memory != fold.memory:
             return value
-        if seen.edit == fold.edit:
-            return {**value, "of": seen.of}
-        # It may have been taken since the fold was as described: writes are made later.
-        edit = {"version": seen.edit, "of": seen.of, "edit": seen.edit, "taken": seen.taken}
-        return {**value, **edit}
+        value["of"] = noted.of
+        if noted.edit != fold.edit:
+            # It may have been taken since the fold was as described: writes are made later.
+            value |= {"version": noted.edit, "edit": noted.edit, "taken": noted.taken}
+        return value
 
     async def _swap(self, value: Value | None) -> bool:
         put = self._records.put(*self.place, value)
@@ -394,9 +394,7 @@ class Lease:
         return done
 
     def _holder(self) -> str:
-        if self._process != (process := os.getpid()):  # the first time, and after a fork
-            self._process, self._name = process, f"{_machine()}:{process}:{self._nonce}"
-        return self._name
+        return f"{_machine()}:{os.getpid()}:{self._nonce}"
 
     def _is_ours(self, value: Value | None) -> bool:
         return value is not None and value.get("holder") == self._holder()
@@ -416,7 +414,7 @@ def is_gone(holder: str) -> bool:
     if machine != _machine():
         return False
     if int(pid) == os.getpid():
-        return nonce not in _live
+        return nonce not in Lease.live
     try:
         os.kill(int(pid), 0)
     except OSError as error:  # another user's process is refused, and lives
@@ -424,6 +422,7 @@ def is_gone(holder: str) -> bool:
     return False
 
 
+@cache
 def _machine() -> str:
     """Identify the scope of process ids: containers can share a host's name and its boot.
 
@@ -457,7 +456,7 @@ async def continues_from(records: Records, fold: UnderWay, version: str) -> bool
     if fold.version is None or fold.version == version or (fold.edit and not fold.taken):
         return fold.version == version
     try:
-        known = {one.id: one for one in await lookup.read_history(records, fold.version)}
+        known = {one.id: one for one in await chain.read_history(records, fold.version)}
     except MemoryNotFoundError:
         return False
     at = known.get(fold.version)
@@ -465,13 +464,6 @@ async def continues_from(records: Records, fold: UnderWay, version: str) -> bool
     while at is not None and at.id != version:
         at = known.get(at.parent) if at.document.digest == fold.source else None
     return at is not None
-
-
-def note_edit(value: Value, of: str, edit: str) -> Value:
-    """Return the record of a fold with an edit of a version noted."""
-    waits = value.get("edit") and not value.get("taken")  # one that it has yet to take
-    of = str(value.get("of")) if waits else of
-    return {**value, "version": edit, "of": of, "edit": edit, "taken": ""}
 
 
 _record = TypeAdapter(UnderWay)

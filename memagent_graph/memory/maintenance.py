@@ -3,31 +3,95 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections import defaultdict
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from memagent_graph.errors import BadRecordError, MemoryNotFoundError, NewerRecordError, StoreError
-from memagent_graph.memory import lookup
 from memagent_graph.memory.atomic import MOST_LOST_RACES, pause
-from memagent_graph.memory.forget import list_forgotten
-from memagent_graph.memory.items import UNKNOWN, owners_of
-from memagent_graph.memory.owners import (
-    above,
-    delete_versions,
-    move_head,
-    rows_of,
-    take_contents,
-)
-from memagent_graph.memory.version import MemoryVersion, follows_of, is_thinned
-from memagent_graph.memory.writer import append_version
+from memagent_graph.memory.chain import delete_versions, find_versions, read_history
+from memagent_graph.memory.items import owners_of
+from memagent_graph.memory.version import MemoryVersion, follows_of, rows_of
+from memagent_graph.memory.writer import append_version, move_head
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Mapping
 
     from memagent_graph.memory.atomic import Value
-    from memagent_graph.memory.items import Records
-    from memagent_graph.memory.owners import BankContents
+    from memagent_graph.memory.items import Place, Records
+
+_log = logging.getLogger(__name__)
+
+
+class BankContents(NamedTuple):
+    """All memories of a bank: records by id and place (None if unreadable), and errors."""
+
+    versions: dict[str, Value]
+    pointers: dict[Place, Value | None]
+    bad: list[BadRecordError]
+
+    @property
+    def targets(self) -> dict[str, str | None]:
+        """The versions that names and readings lead to; None for one that cannot be read."""
+        found = {name: (value or {}).get("version") for (_, name), value in self.pointers.items()}
+        return {name: key if isinstance(key, str) else None for name, key in found.items()}
+
+
+async def take_contents(records: Records) -> BankContents:
+    """Read all memories of a bank."""
+    found = BankContents({}, {}, [])
+    async for item in records.scan(records.versions):
+        if isinstance(item, BadRecordError):
+            found.bad.append(item)
+        else:
+            found.versions[item.key] = item.value
+    for namespace in (records.heads, records.readings):
+        async for item in records.scan(namespace):
+            if isinstance(item, BadRecordError):
+                found.bad.append(item)
+                found.pointers[namespace, item.key] = None
+            else:
+                found.pointers[namespace, item.key] = item.value
+    return found
+
+
+def above(values: Mapping[str, Value], keys: Iterable[str]) -> list[str]:
+    """Return these versions and all that led to them and are there, nearest first."""
+    left = [*dict.fromkeys(keys)]
+    found = {*left}
+    for key in left:
+        new = [one for one in follows_of(values[key]) if one in values and one not in found]
+        found.update(new)
+        left += dict.fromkeys(new)
+    return left
+
+
+async def list_bank(records: Records) -> list[tuple[str, MemoryVersion]]:
+    """Return names with their newest versions: named memories first, then readings.
+
+    A memory that cannot be read is skipped, and a warning that names it is logged.
+    """
+    pointers: list[tuple[str, str]] = []
+    for namespace in (records.heads, records.readings):
+        async for item in records.scan(namespace):
+            if isinstance(item, BadRecordError):
+                _log.warning("%s Run `memagent memory check`.", item)
+            elif isinstance(item.value.get("version"), str):
+                pointers.append((item.key, item.value["version"]))
+            else:
+                why = "Memory %r points to no version. Run `memagent memory check`."
+                _log.warning(why, item.key)
+    heads = await find_versions(records, [key for _, key in pointers], refresh=False)
+    found = []
+    for (name, key), version in zip(pointers, heads, strict=True):
+        if not isinstance(version, MemoryVersion):
+            why = str(version or f"version {key} is gone").rstrip(".")
+            _log.warning("Memory %r cannot be listed: %s. Run `memagent memory check`.", name, why)
+        else:
+            found.append((name, version))
+    return found
+
 
 _AGE = timedelta(days=30)
 
@@ -63,7 +127,7 @@ async def collect(records: Records, older_than: timedelta | None = None) -> int:
         kept, versions = _led_to(found), found.versions
         old = {key: one for key, one in versions.items() if str(one.get("created_at")) < limit}
         gone = [key for key in old if key not in kept]
-        count += (done := await delete_versions(records, found, gone))
+        count += (done := await delete_versions(records, versions, found.pointers, gone))
         if done == len(gone):
             break
     return count
@@ -130,7 +194,7 @@ async def _restore(
     restored: dict[str, tuple[Value, str]] = {}
     if not spare or records.lives is not None:
         return restored
-    forgotten = await list_forgotten(records)
+    forgotten = {*await records.keys(records.forgotten)}
     waiting = [(target, name, [name]) for name, target in found.targets.items() if target]
     waiting += [lost for key in _led_to(found) for lost in _list_lost(key, found.versions.get(key))]
     while waiting:
@@ -148,7 +212,7 @@ async def _restore(
 
 def _list_lost(key: str, value: Value | None) -> list[tuple[str, str, list[str]]]:
     """The versions that one follows and that may be restored, itself, and its memories."""
-    if value is None or value.get("edited") or is_thinned(value):
+    if value is None or value.get("edited") or value.get("thinned"):
         return []
     return [(before, key, owners_of(value)) for before in follows_of(value)]
 
@@ -173,7 +237,7 @@ async def _remove(records: Records, error: BadRecordError) -> str:
     namespace = error.namespace or records.versions
     if isinstance(error, NewerRecordError):
         return " It was left as it is."
-    if namespace in (records.heads, records.readings) or error.key == UNKNOWN:
+    if namespace in (records.heads, records.readings):
         return ""
     listed = namespace[:-1] == records.all_members
     await records.items([records.put(namespace, error.key, {} if listed else None)])
@@ -205,8 +269,8 @@ async def export_lines(
     """
     lines: dict[str, None] = {}
     if names is None:
-        names = [name for name, _ in await lookup.list_bank(records)]
-    histories = {name: await lookup.read_history(records, name) for name in names}
+        names = [name for name, _ in await list_bank(records)]
+    histories = {name: await read_history(records, name) for name in names}
     if markdown:
         return [line for name, found in histories.items() for line in to_markdown(name, found[0])]
     for name, history in histories.items():

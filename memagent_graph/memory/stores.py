@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import sqlite3
 import time
-from contextlib import ExitStack, contextmanager
-from functools import partial
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from memagent_graph.errors import StoreError, install_hint
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from langgraph.store.base import BaseStore
+    from langgraph.store.sqlite import SqliteStore
 
 NO_STORE = "none"
 _LONGEST_BUSY = 3600.0  # seconds
@@ -70,18 +71,28 @@ def default_file() -> Path:
 def _sqlite(file: Path) -> Iterator[BaseStore]:
     with install_hint('To keep memories in SQLite: pip install "memagent-graph[cli]"'):
         from langgraph.store.sqlite import SqliteStore
-
-        from memagent_graph.memory.sqlite import set_up
     with ExitStack() as stack:
         with _blame(file):
             file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)  # memories are private
+            if not file.exists():
+                _create(file, SqliteStore)
             store = stack.enter_context(SqliteStore.from_conn_string(str(file)))
-            wait_for_others(store.conn, partial(set_up, store))
+            wait_for_others(store.conn, store.setup)
         try:
             yield store
         finally:
             with _blame(file), store.lock:  # an interrupted reading may still write in another
                 store.conn.close()  # thread; closing the file meanwhile would crash the process
+
+
+def _create(file: Path, kind: type[SqliteStore]) -> None:
+    """Create a file with all its tables, or none: LangGraph cannot open one that has some."""
+    with TemporaryDirectory(dir=file.parent, prefix=f".{file.name}-") as folder:
+        whole = Path(folder) / file.name
+        with kind.from_conn_string(str(whole)) as store:
+            store.setup()
+        with suppress(OSError):  # another process was faster, or the file system has no links
+            os.link(whole, file)
 
 
 def wait_for_others(file: sqlite3.Connection, set_up: Callable[[], None]) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import difflib
 import json
-from dataclasses import MISSING, dataclass, field, fields, is_dataclass, replace
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from datetime import UTC, datetime
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
@@ -269,33 +269,32 @@ class MemoryVersion:
             own = _take(cls, values)
             own["document"] = ReadDocument(**_take(ReadDocument, values))
             own["memory"] = from_plain(values)
-            own["made_by"] = _read_kind(values)
+            kind = _KINDS[values["made_by"]]
+            own["made_by"] = kind(**_take(kind, values))
             own["told"] = tuple(LineSource(*row) for row in own.get("told", ()))
             return cls(**own)
         except (KeyError, TypeError, ValueError) as error:
             raise _bad(key, "fields are missing") from error
 
 
-_KINDS = {"read": ChunkRead, "merge": VersionMerge, "edit": TextEdit, "fold": MessageFold}
-_KIND_NAMES = {kind: name for name, kind in _KINDS.items()}
-_PARTS = {
-    kind: tuple((item.name, item.default) for item in fields(kind))
-    for kind in (MemoryVersion, ReadDocument, *_KINDS.values())
+_KINDS: dict[str, type[MadeBy]] = {
+    "read": ChunkRead,
+    "merge": VersionMerge,
+    "edit": TextEdit,
+    "fold": MessageFold,
 }
-"""Fields of a version and its parts, with their defaults, which are not stored."""
-_FIELDS = frozenset(["places", *(name for part in _PARTS.values() for name, _ in part)])
+_KIND_NAMES = {kind: name for name, kind in _KINDS.items()}
+_PARTS = (MemoryVersion, ReadDocument, *_KINDS.values())
+_FIELDS = frozenset(["places", *(item.name for part in _PARTS for item in fields(part))])
 _NESTED = {"document", "memory", "made_by"}
 _encoder = json.JSONEncoder(sort_keys=True, default=str)
 
 
 def _values_of(part: MemoryVersion | ReadDocument | MadeBy) -> Value:
     """The plain values of those fields that do not have their defaults."""
-    found = [(name, getattr(part, name), default) for name, default in _PARTS[type(part)]]
-    return {
-        name: _plain(value)
-        for name, value, default in found
-        if name not in _NESTED and (default is MISSING or value != default)
-    }
+    own = [item for item in fields(part) if item.name not in _NESTED]
+    found = ((item, getattr(part, item.name)) for item in own)
+    return {item.name: _plain(value) for item, value in found if value != item.default}
 
 
 def _plain(value: Any) -> Any:
@@ -310,18 +309,15 @@ def _fields_in(record: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in record.items() if name in _FIELDS}
 
 
-def _take(part: type, values: Mapping[str, Any]) -> dict[str, Any]:
+def _take(
+    part: type[MemoryVersion | ReadDocument | MadeBy], values: Mapping[str, Any]
+) -> dict[str, Any]:
     """The fields of a part of a version, of which lists become tuples."""
-    return {name: _freeze(values[name]) for name, _ in _PARTS[part] if name in values}
+    return {name: _freeze(values[name]) for name in part.__slots__ if name in values}
 
 
 def _freeze(value: Any) -> Any:
     return tuple(map(_freeze, value)) if isinstance(value, list) else value
-
-
-def _read_kind(record: Mapping[str, Any]) -> MadeBy:
-    kind: type[MadeBy] = _KINDS[record["made_by"]]
-    return kind(**_take(kind, record))
 
 
 def edit_version(before: MemoryVersion, text: str) -> MemoryVersion:
@@ -359,9 +355,27 @@ def follows_of(record: Mapping[str, object]) -> list[str]:
     return more if parent == record.get("root") else [*more, parent]
 
 
-def is_thinned(record: object) -> bool:
-    """Return whether versions that a stored version follows were thinned out."""
-    return isinstance(record, dict) and record.get("thinned") is True
+Rows = list[list[str]]
+"""Digests and names of documents, in a record."""
+
+
+def rows_of(value: Value) -> Rows:
+    """Return the documents that a version is made from, those that it follows first."""
+    return sound_rows(value.get("sources")) + own_rows(value)
+
+
+def own_rows(value: Value) -> Rows:
+    """Return the documents that were read for a version itself."""
+    own = [] if value.get("thread") else [[value.get("digest"), value.get("name")]]
+    return sound_rows(own) + sound_rows(value.get("parts"))
+
+
+def sound_rows(rows: object) -> Rows:
+    """Return digests and names of documents from a field of a record, which may be damaged."""
+    if not isinstance(rows, list | tuple):
+        return []
+    pairs = [row for row in rows if isinstance(row, list | tuple) and len(row) == len(("", ""))]
+    return [[str(digest), str(name)] for digest, name in pairs if digest]
 
 
 def make_reading_key(root: str, source: str) -> str:

@@ -5,22 +5,22 @@ from __future__ import annotations
 import asyncio
 import logging
 from contextlib import suppress
+from itertools import compress
 from typing import TYPE_CHECKING, NamedTuple
 
 from memagent_graph.errors import BadRecordError, NewerRecordError
 from memagent_graph.memory.atomic import MOST_LOST_RACES, NO_CONDITIONS, agrees, pause, race_error
-from memagent_graph.memory.forget import LAST, list_forgotten, number_of
+from memagent_graph.memory.chain import NOTHING, no_such_version, pointer_to
 from memagent_graph.memory.items import owners_of
-from memagent_graph.memory.owners import pointer_to
 from memagent_graph.memory.version import ChunkRead, MemoryVersion
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from langgraph.store.base import PutOp
 
     from memagent_graph.memory.atomic import Given, Value
-    from memagent_graph.memory.items import Place, Records
+    from memagent_graph.memory.items import Place, Records, Stored
     from memagent_graph.memory.leases import Lease, UnderWay
 
 _log = logging.getLogger(__name__)
@@ -75,6 +75,59 @@ async def advance_head(
     return done is not None
 
 
+async def move_head(
+    records: Records, name: str, to: str, *, expected: str | None, also: Sequence[PutOp] = ()
+) -> bool:
+    """Point a name to another version, unless the name has moved.
+
+    Args:
+        records: the bank.
+        name: the memory's name.
+        to: id of its new head.
+        expected: id of the current head; None if the name does not exist.
+        also: further puts in the same step.
+
+    Returns:
+        Whether the name points to the version now.
+
+    Raises:
+        MemoryNotFoundError: There is no such version.
+    """
+    head, place, listed = (records.heads, name), (records.versions, to), (records.members(name), to)
+    puts, given = [records.put(*head, {"version": to}), *also], {head: pointer_to(expected)}
+    if not await records.commit(puts, {**given, place: ..., listed: ...}):
+        now, value = await records.values([head, place])
+        if not isinstance(value, dict):
+            raise no_such_version(to)
+        if now != pointer_to(expected):
+            return now == {"version": to}  # another writer moved it to the same version
+        if not await adopt(records, name, to, value, also=puts, given=given):
+            return False
+    records.note(name, to)
+    return True
+
+
+async def adopt(
+    records: Records,
+    owner: str,
+    key: str,
+    value: Stored,
+    *,
+    also: Sequence[PutOp] = (),
+    given: Given = NO_CONDITIONS,
+) -> bool:
+    """Add a memory to the owners of a version with this record, and return whether it is there.
+
+    Earlier versions need not be adopted: they are inherited when their owner releases them. See
+    `append_versions` for what is done `also`, and what is `given`.
+    """
+    version, there = MemoryVersion.from_record(value, key), {(records.versions, key): ...}
+    done = await append_versions(
+        records, [version], owner, also=also, given={**given, **there}, found={key: value}
+    )
+    return done is not None
+
+
 async def append_versions(
     records: Records,
     versions: Sequence[MemoryVersion],
@@ -82,6 +135,7 @@ async def append_versions(
     *,
     also: Sequence[PutOp] = (),
     given: Given = NO_CONDITIONS,
+    found: Mapping[str, Stored] = NOTHING,
 ) -> dict[str, MemoryVersion] | None:
     """Store versions in one step, each unless its id exists; a record that is damaged is replaced.
 
@@ -91,6 +145,7 @@ async def append_versions(
         owner: see `append_version`.
         also: further puts in the same step.
         given: further conditions; see `AtomicStore.acommit`.
+        found: records of versions as they were seen; none is expected of the others.
 
     Returns:
         The versions now stored, by id: the given ones, or those of writers who were first. What
@@ -98,12 +153,12 @@ async def append_versions(
         are not as given.
     """
     ids = [version.id for version in versions]
-    found: dict[str, Value | BadRecordError | None] = dict.fromkeys(ids)
+    found = {key: found.get(key) for key in ids}
     for lost in range(MOST_LOST_RACES):
         await pause(lost)
         kept: dict[str, MemoryVersion] = {}
         replaced: set[str] = set()
-        after: dict[str, Value | BadRecordError | None] = {}
+        after: dict[str, Stored] = {}
         for version in versions:
             if not replaced.isdisjoint(version.parents):
                 replaced.add(version.id)
@@ -125,8 +180,8 @@ async def append_versions(
 
 
 def _choose(
-    version: MemoryVersion, owner: str | None, found: Value | BadRecordError | None
-) -> tuple[MemoryVersion, Value | BadRecordError | None]:
+    version: MemoryVersion, owner: str | None, found: Stored
+) -> tuple[MemoryVersion, Stored]:
     """Return the version that is to be stored, and its record, which may be there."""
     names = set() if owner is None else {owner}
     if found is None:
@@ -146,6 +201,34 @@ def _choose(
     return kept, {**found, "owners": sorted(known | names)}
 
 
+_LAST = "last"
+
+
+async def post_notice(records: Records, digests: Sequence[str]) -> None:
+    """Post that documents are forgotten, for readings that began before, under the next number."""
+    last: Place = (records.forgotten, _LAST)
+    for lost in range(MOST_LOST_RACES):
+        await pause(lost)
+        (found,) = await records.values([last])
+        number = {"number": 1 + number_of(found)}
+        puts = [records.put(records.forgotten, key, number) for key in (_LAST, *digests)]
+        if await records.commit(puts, {last: ... if isinstance(found, BadRecordError) else found}):
+            return
+    raise race_error("The notice of", digests[0])
+
+
+def number_of(value: Value | BadRecordError | None) -> int:
+    """Return the number of a notice; 0 without one."""
+    number = value.get("number") if isinstance(value, dict) else None
+    return number if isinstance(number, int) else 0
+
+
+FORGOTTEN = (
+    "A document was forgotten while this was read: nothing that this reading made of it is stored. "
+    "Read again to keep memories of what there is now."
+)
+
+
 class Fence:
     """The notices of forgotten documents, as a reading saw them when it began.
 
@@ -163,13 +246,18 @@ class Fence:
         self.own, self.read, self.forgotten = set[str](), set[str](), set[str]()
         self.given: dict[Place, Value | None] = {}
         self._records, self._last = records, 0
-        self.place: Place = (records.forgotten, LAST)
+        self.place: Place = (records.forgotten, _LAST)
 
     def add(self, version: MemoryVersion) -> None:
         """Note what a version is made from."""
         parts = version.made_by.parts if isinstance(version.made_by, ChunkRead) else ()
         self.own |= {version.document.digest, *(digest for digest, _ in parts)}
         self.read |= {*self.own, *(digest for digest, _ in version.sources)}
+
+    def begin(self, found: Value | BadRecordError | None) -> None:
+        """Take in the number of the last notice, unless it is known: what follows is late."""
+        if not self.given:
+            self.see(found)
 
     def see(self, found: Value | BadRecordError | None) -> None:
         """Take in the number of the last notice, as it is stored now."""
@@ -178,11 +266,16 @@ class Fence:
 
     async def look(self) -> None:
         """Look whether a document was forgotten since the notices were last seen."""
-        if self.given:
-            (last,) = await self._records.values([self.place])
-            late = await list_forgotten(self._records, self._last)
-            self.forgotten |= self.read & late
-            self.see(last)
+        if not self.given:
+            return
+        (last,) = await self._records.values([self.place])
+        if number_of(last) > self._last:
+            read = [*self.read]
+            places = [(self._records.forgotten, digest) for digest in read]
+            found = await self._records.values(places)
+            late = [number_of(notice) > self._last for notice in found]
+            self.forgotten |= {*compress(read, late)}
+        self.see(last)
 
 
 class _Waiting(NamedTuple):

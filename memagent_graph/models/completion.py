@@ -11,15 +11,27 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeAlias, TypedDict
 
 from langchain_core.language_models.chat_models import BaseChatModel, generate_from_stream
-from langchain_core.messages import AIMessageChunk, convert_to_openai_messages
+from langchain_core.messages import AIMessageChunk, HumanMessage, convert_to_openai_messages
 from langchain_core.messages.ai import InputTokenDetails, OutputTokenDetails, UsageMetadata
 from langchain_core.messages.tool import tool_call_chunk
 from langchain_core.outputs import ChatGenerationChunk
 from pydantic import Field, PrivateAttr, ValidationError
 
-from memagent_graph.errors import ConfigurationError, ContextLengthError, TransientModelError
+from memagent_graph.errors import (
+    ConfigurationError,
+    ContextLengthError,
+    EmptyReplyError,
+    TransientModelError,
+)
 from memagent_graph.models.failures import fields_of, reply_error, words_of
-from memagent_graph.models.reply import count_of, find_ending
+from memagent_graph.models.reply import (
+    Usage,
+    ask_like_caller,
+    count_of,
+    find_ending,
+    take_reply,
+    usage_of,
+)
 from memagent_graph.text.tokens import HuggingFaceTokenizer
 
 if TYPE_CHECKING:
@@ -28,6 +40,7 @@ if TYPE_CHECKING:
     import torch
     from langchain_core.messages import BaseMessage
     from langchain_core.outputs import ChatResult
+    from langchain_core.runnables import RunnableConfig
 
     from memagent_graph.sync import LoopThread
 
@@ -63,7 +76,7 @@ class Completion:
         self._token_ids: list[int] = []
         self._logprobs: list[float] = []
         self._counts: dict[str, int] = {}
-        self._has_text = False
+        self._has_text = self._is_whole = False
         self._index: int | None = None
 
     def add(self, sent: object) -> ChatGenerationChunk | None:
@@ -115,8 +128,13 @@ class Completion:
                 "that of an OpenAI-compatible API."
             )
             raise TransientModelError(text)
-        self._has_text = True  # or all that it has, such as calls of tools
+        self._is_whole = True
         return part
+
+    @property
+    def lacks_logprobs(self) -> bool:
+        """Whether there is text, and no token's probability was reported."""
+        return self._has_text and not self._logprobs
 
     def end(self, *, is_done: bool) -> ChatGenerationChunk:
         """Return the part that ends the reply; `is_done` if the server said that it is complete.
@@ -125,7 +143,7 @@ class Completion:
             TransientModelError: The connection ended before the reply did.
         """
         reason = self._about["finish_reason"]
-        if reason is None and not (is_done and self._has_text):
+        if reason is None and not (self._is_whole or (is_done and self._has_text)):
             raise TransientModelError("The server ended the stream before the reply was complete.")
         generation = Generation(
             prompt_token_ids=self._prompt_token_ids,
@@ -211,6 +229,24 @@ def _last_part(
         content=text, usage_metadata=usage, response_metadata=about, chunk_position="last"
     )
     return ChatGenerationChunk(message=message)
+
+
+async def continue_text(
+    model: BaseChatModel, text: str, config: RunnableConfig | None, most: int
+) -> tuple[str, float, Usage]:
+    """Return the line by which a model continues a plain text, in at most so many tokens.
+
+    With it come the logarithm of its probability, 0 if that is not reported, and the cost. Raises
+    `ModelError` as `take_reply` does.
+    """
+    options = {"plain": True, "max_tokens": most, "temperature": 0.0, "stop": ["\n"]}
+    asked = ask_like_caller(model, [HumanMessage(text)], config, options)
+    try:
+        reply, words = await take_reply(asked)
+    except EmptyReplyError:
+        return "", 0.0, Usage(calls=1)
+    found = reply.response_metadata.get("generation") or {}
+    return words, sum(found.get("logprobs") or ()), usage_of(reply)
 
 
 class ModelCall(NamedTuple):

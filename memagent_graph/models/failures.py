@@ -420,3 +420,62 @@ def _retry_after(error: Exception) -> float | None:
         with suppress(TypeError, ValueError):
             return max(0.0, read())
     return None
+
+
+_AFTER = r"(?:: |[`'\"“\[({.]|\b(?:parameter|field|argument|property|supplied|name|key)s?\W{1,4})"
+"""Signs that a word is the name of a field."""
+_OPTIONAL = {  # fields that a request can do without, and how errors write them
+    name: re.compile(written, re.IGNORECASE)
+    for name, written in {
+        "temperature": r"\btemperature\b",
+        "top_p": r"\btop_?p\b",
+        "seed": rf"{_AFTER}seed\b|\bseed[`'\"”:]|^seed\b",
+        "max_tokens": r"\bmax_?tokens\b",
+        "max_completion_tokens": r"\bmax_?completion_?tokens\b",
+        "stop": rf"{_AFTER}stop\b|\bstop[`'\"”:]|^stop\b|\bstop_?sequences?\b",
+        "stream_options": r"\bstream_?options\b",
+    }.items()
+}
+_NOT_TAKEN = (400, 422, 501)
+_UNSUPPORTED = re.compile(
+    r"un(?:supported|known|recogni[sz]ed|expected)|extra(?:neous)?\b|extra_forbidden|deprecated"
+    r"|(?:not|n't|no longer)(?: \w+){0,2} (?:support|permit|allow|accept|valid|recogni|avail)"
+    r"|not a valid|cannot find field|does ?n[o']t (?:have|exist)|forbidden|incompatible|drop_params"
+    r"|不支持",
+    re.IGNORECASE,
+)
+"""Words by which servers' errors reject a field."""
+_BAD_VALUE = re.compile(
+    r"invalid|must|should|only|cannot|can't|out of|between|greater|less|positive|range|参数",
+    re.IGNORECASE,
+)
+"""Words by which servers' errors reject the value of a field."""
+_SCHEMA = re.compile(r"response_format|schema|grammar|structured|guided", re.IGNORECASE)
+"""Words by which servers' errors name a constraint to a JSON schema."""
+
+
+def find_refused_field(
+    error: Exception, request: Mapping[str, object], *, constrained: bool = False
+) -> str | None:
+    """Return the optional field that the server refused; None if the error is another.
+
+    OpenAI's reasoning models refuse a temperature, and have another name for `max_tokens`. Some
+    servers do not support schemas, seeds or usage in streams. Each has words of its own for it.
+    The request is `constrained` if its `response_format` was made from `json_schema`.
+    """
+    text, status = error_text(error), getattr(error, "status_code", None)
+    if status not in _NOT_TAKEN or is_too_long(text, status):
+        return None
+    if constrained and "response_format" in request and _SCHEMA.search(text):
+        return "json_schema"
+    named, code = getattr(error, "param", None), getattr(error, "code", None)
+    unsupported = "unsupported" in str(code) or bool(_UNSUPPORTED.search(text))
+    if not (unsupported or _BAD_VALUE.search(text)):
+        return None
+    # A limit with a wrong value is the user's to correct.
+    sent = [name for name in _OPTIONAL if name in request and (unsupported or "max_" not in name)]
+    if named in sent:
+        return str(named)
+    places = {name: _OPTIONAL[name].search(text) for name in sent}
+    found = {name: match.start() for name, match in places.items() if match}
+    return min(found, key=lambda name: found[name], default=None)

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import regex
 from langchain_core.callbacks import BaseCallbackHandler
-from langchain_core.messages import HumanMessage
 from langgraph.errors import GraphBubbleUp
 
 from memagent_graph.errors import EmptyReplyError, ModelError, RefusalError, TransientModelError
@@ -80,7 +79,6 @@ def text_of(reply: BaseMessage) -> str:
 _SPOKEN = {"text", "output_text"}
 """Types of the blocks that a model says; the latter is that of OpenAI's Responses."""
 
-Ending = Literal["cut off", "refused", "failed"]
 _REFUSED = re.compile(
     r"filter|safety|refus|block|prohibit|spii|recitation|guardrail|sensitive|toxic|moderat|violat"
     r"|censor|^risk|^language"
@@ -97,7 +95,7 @@ _FAILED = re.compile(
 _CAMEL = re.compile(r"(?<=[a-z])(?=[A-Z])")
 
 
-def find_ending(finish_reason: str | None) -> Ending | None:
+def find_ending(finish_reason: str | None) -> Literal["cut off", "refused", "failed"] | None:
     """Return what a finish reason means if the reply is not whole; None if it is.
 
     Each provider has words of its own: "length", "max_tokens" (Anthropic), "token_limit" (watsonx);
@@ -116,10 +114,7 @@ def find_ending(finish_reason: str | None) -> Ending | None:
 
 
 def count_of(value: object) -> int | None:
-    """Return a number of tokens that a server reports; None if it is not one.
-
-    Some servers send floats or strings.
-    """
+    """Return a number of tokens that a server reports, also as a float or a string; else None."""
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         return None
     try:
@@ -174,33 +169,14 @@ async def take_reply(replying: Awaitable[AIMessage], prompt: str = "") -> tuple[
     _check_prompt(reply, prompt)
     text = replace_surrogates(without_reasoning(text_of(reply)).strip())
     if not text:
-        cut = is_cut_off(reply)
         raise EmptyReplyError(
             "The model's reply was cut off while it was still thinking: give it room with "
             "max_tokens on the model, raise memory_tokens and answer_tokens, or turn its "
             "thinking off."
-            if cut
+            if is_cut_off(reply)
             else "The model returned no text. Check its chat template and its limits."
         )
     return reply, text
-
-
-async def continue_text(
-    model: BaseChatModel, text: str, config: RunnableConfig | None, most: int
-) -> tuple[str, float, Usage]:
-    """Return the line by which a model continues a plain text, in at most so many tokens.
-
-    With it come the logarithm of its probability, 0 if that is not reported, and the cost. Raises
-    `ModelError` as `take_reply` does.
-    """
-    options = {"plain": True, "max_tokens": most, "temperature": 0.0, "stop": ["\n"]}
-    asked = ask_like_caller(model, [HumanMessage(text)], config, options)
-    try:
-        reply, words = await take_reply(asked)
-    except EmptyReplyError:
-        return "", 0.0, Usage(calls=1)
-    found = reply.response_metadata.get("generation") or {}
-    return words, sum(found.get("logprobs") or ()), usage_of(reply)
 
 
 def is_cut_off(reply: AIMessage) -> bool:
@@ -284,8 +260,7 @@ def _end_of_thought(text: str) -> int:
 
 
 def _without_marks(text: str) -> str:
-    bare: str = _TAIL.sub("", _HEAD.sub("", text.rstrip()), 1)
-    return bare
+    return str(_TAIL.sub("", _HEAD.sub("", text.rstrip()), 1))
 
 
 def without_reasoning(text: str) -> str:
@@ -342,13 +317,12 @@ def _check_ending(reply: AIMessage) -> None:
     for block in reply.content if isinstance(reply.content, list) else ():
         if isinstance(block, dict) and block.get("type") == "refusal":
             refusal = block.get("refusal") or "no reason given"
-    reason = finish_reason(reply)
-    ending = find_ending(reason)
+    ending = find_ending(finish_reason(reply))
     if refusal or ending == "refused":
         filtered = "The provider's content filter stopped the reply."
         raise RefusalError(f"The model declined: {refusal}" if refusal else filtered)
     if ending == "failed":
-        message = f"The server broke off the reply ({reason})."
+        message = f"The server broke off the reply ({finish_reason(reply)})."
         raise TransientModelError(message)
 
 
@@ -361,8 +335,7 @@ def _check_prompt(reply: AIMessage, prompt: str) -> None:
     if read < _SMALLEST_WINDOW or len(prompt) < read:
         return
     found: dict[str, Any] = {**(reply.usage_metadata or {})}
-    details = found.get("input_token_details") or {}
-    read += details.get("cache_read") or 0  # some servers count without it
+    read += (found.get("input_token_details") or {}).get("cache_read") or 0  # some leave it out
     least = least_tokens(prompt)
     if read < _CUT * least:
         message = (

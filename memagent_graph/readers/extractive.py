@@ -106,32 +106,11 @@ class _StatementScores(BM25Okapi):  # type: ignore[misc] # the library has no ty
         self.idf = {term: log(1 + (size - n + 0.5) / (n + 0.5)) for term, n in nd.items()}
 
 
-# Pairs: what a question asks for, and what a statement needs to be able to answer it.
-_EXPECTED = [
-    (
-        regex.compile(r"(?i)\bwhere\b|\b(?:what|which) (?:city|town|country|place)\b|哪里|在哪"),
-        regex.compile(r"\b(?i:in|at|from|to|near|on|of)\s+(?:the\s+)?\p{Lu}|[在于]\p{Han}"),
-    ),
-    (
-        regex.compile(r"(?i)\bwhen\b|\b(?:what|which) (?:year|date|day|month)\b|哪一?年|何时|时候"),
-        regex.compile(r"\p{N}{3,}|\b\p{N}{1,2}\s\p{Lu}|\p{Lu}\p{Ll}+\s\p{N}{1,2}\b|\p{N}年"),
-    ),
-    (
-        regex.compile(r"(?i)\bhow (?:many|much|old|long|far|tall|large|high|big)\b|多少|几"),
-        regex.compile(r"\p{N}|[一二三四五六七八九十百千万亿]"),
-    ),
-    (
-        regex.compile(r"(?i)\bwho(?:m|se)?\b|谁"),
-        regex.compile(r"(?<!^)\p{Lu}\p{Ll}+"),
-    ),
-]
-
-
 def best_two(question: str, statements: Sequence[Statement]) -> list[Statement]:
     """Return the best statement and, if it lacks a word of the question, a second one.
 
     The second is reached by following names from the first: the one with most of the missing words
-    and, of several that only have the kind of answer, the farthest. Else it is the runner-up.
+    and, of several, the farthest. Else it is the runner-up.
     """
     meant = meanings(statements)
     scores = relevance(question, statements, meant)
@@ -148,8 +127,7 @@ def best_two(question: str, statements: Sequence[Statement]) -> list[Statement]:
             if index not in trail and any(set(said).issuperset(lead) for lead in leads)
         ]
     added = {index: len(left_open.intersection(meant[index])) for index in reversed(trail[1:])}
-    fitting = [i for i in added if added[i] or _may_answer(question, statements[i].text)]
-    second = [max(fitting, key=added.__getitem__)] if fitting else order[1:2]
+    second = [max(added, key=added.__getitem__)] if added else order[1:2]
     return [statements[index] for index in (*order[:1], *(second if left_open else ()))]
 
 
@@ -162,14 +140,9 @@ def _leads(text: str, wanted: Collection[str]) -> list[list[str]]:
     ]
 
 
-def _may_answer(question: str, text: str) -> bool:
-    """Whether a text has the kind of answer that the question asks for: a place, a date."""
-    return any(asks.search(question) and answers.search(text) for asks, answers in _EXPECTED)
-
-
 NOTHING_FOUND = "Nothing that was read bears on the question."
 
-_VERSION = "extractive-6"
+_VERSION = "extractive-7"
 _LEAST_TOLD, _LEAST_PAIRS_TOLD = 0.4, 0.3
 """Share of a question's terms that an answer must have to count as found; the second, for scripts
 without spaces, counts pairs of characters. Chosen so that about 2% of the answers that were in

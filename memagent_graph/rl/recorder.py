@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import warnings
-from collections import Counter
+from collections import Counter, defaultdict
 from dataclasses import dataclass
 from hashlib import sha256
 from time import perf_counter
@@ -16,10 +16,19 @@ from langchain_core.messages import convert_to_openai_messages
 
 from memagent_graph.errors import TraceError
 from memagent_graph.graph.reading import Observer, part
-from memagent_graph.rl.traces import Conversation, End, Feedback, RecordedCall, fingerprint
+from memagent_graph.readers.base import Usage
+from memagent_graph.rl.traces import (
+    Conversation,
+    End,
+    Feedback,
+    JSONLinesSink,
+    RecordedCall,
+    fingerprint,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from pathlib import Path
     from uuid import UUID
 
     from langchain_core.messages import AIMessage, BaseMessage
@@ -95,7 +104,8 @@ class TraceRecorder(BaseCallbackHandler, Observer):
     """Records each call of the model, and conversations to train on: a chunk, merge or answer each.
 
     One recorder serves any number of concurrent runs, from any thread and event loop, of this
-    graph or of a graph that it is a node of.
+    graph or of a graph that it is a node of. Of calls outside of a reading it records those whose
+    config names a rollout.
 
     Only conversations that a memory or answer came from are trained on, not failed attempts or
     replies that the graph refused. A chunk that had to be halved has one conversation for each
@@ -192,20 +202,21 @@ class TraceRecorder(BaseCallbackHandler, Observer):
         parent_run_id: UUID | None = None,
         **kwargs: Any,
     ) -> None:
-        """Begin the record of a model call within a step."""
+        """Begin the record of a model call within a step, or of any that names a rollout."""
         attempt = self._attempts.get(parent_run_id) if parent_run_id else None
-        if attempt is None:
+        rollout = (kwargs.get("metadata") or {}).get(ROLLOUT)
+        if attempt is None and rollout is None:
             return
         reading = parent_run_id  # another reading within this one's step has no rollout of its own
         while reading is not None and self._readings.get(reading) is None:
             reading = self._above.get(reading)
         known = None if reading is None else self._readings[reading]
         self._calls[run_id] = _RunningCall(
-            attempt,
+            [] if attempt is None else attempt,
             to_sampling(kwargs.get("invocation_params") or {}),
             self.policy,
             part.get(),
-            None if known is None else known.rollout,
+            known.rollout if known else rollout if attempt is None else None,
             _in_words(messages[0]),
             perf_counter(),
         )
@@ -305,7 +316,7 @@ class TraceRecorder(BaseCallbackHandler, Observer):
         known, replies = self._readings.pop(reading, None), self._attempts[step]
         if known is None:
             return
-        if not replies:
+        if not replies and self.tokenizer is not None:
             raise TraceError(_NO_CALLS)
         for reply in replies:
             self._record(known, reply, final=reply is replies[-1])
@@ -366,3 +377,42 @@ class _RecordedReading:
     group: str
     rollout: str
     steps: int = 0
+
+
+class CallRecord(TraceRecorder):
+    """Records each call of any chat model in a file, also those that train nothing.
+
+    `load` reads them again, and `memagent inspect --calls FILE` shows them.
+
+    Args:
+        path: the file, to which they are appended.
+
+    Examples:
+        >>> from memagent_graph.rl.recorder import CallRecord
+        >>> from memagent_graph.rl.traces import load
+        >>> from memagent_graph.testing import ScriptedChatModel
+        >>> record = CallRecord("calls.jsonl")
+        >>> reply = ScriptedChatModel("At nine.").invoke("When?", record.config(rollout="one"))
+        >>> load("calls.jsonl").calls[0].reply
+        'At nine.'
+        >>> record.spent("one").calls
+        1
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        super().__init__(JSONLinesSink(path))
+        self._spent: dict[str, Usage] = defaultdict(Usage)
+
+    def spent(self, rollout: str) -> Usage | None:
+        """Return what the calls of a rollout cost since it was asked last; None without a call."""
+        return self._spent.pop(rollout, None)
+
+    def _end_call(
+        self, run_id: UUID, reply: AIMessage | None, error: str | None = None
+    ) -> _RunningCall | None:
+        call = super()._end_call(run_id, reply, error)
+        if call is not None and call.rollout is not None:
+            of: Mapping[str, int] = (reply and reply.usage_metadata) or {}  # type: ignore[assignment]
+            tokens = (of.get("input_tokens", 0), of.get("output_tokens", 0))
+            self._spent[call.rollout] += Usage(1, *tokens, perf_counter() - call.started)
+        return call

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from memagent_graph.config import ReadingConfig
 from memagent_graph.errors import ConfigurationError, TraceError
+from memagent_graph.evaluation.questions import same
 from memagent_graph.evaluation.samples import draw
 from memagent_graph.evaluation.tasks import make_task
-from memagent_graph.evaluation.tasks.questions import same
 from memagent_graph.prompts import Prompts
 from memagent_graph.rl.grpo import informative
 from memagent_graph.rl.rewards import make_reward

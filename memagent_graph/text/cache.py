@@ -116,11 +116,8 @@ class Cache:
         return sum(found.st_size for _, found in self._entries())
 
     def _is_private(self) -> bool:
-        """Whether only this user can read or replace entries."""
-        try:
-            found = self.folder.lstat()
-        except OSError:
-            return False
+        """Whether only this user can read or replace entries; without a folder, an `OSError`."""
+        found = self.folder.lstat()
         if sys.platform == "win32":
             return True
         own = found.st_uid == os.geteuid() and not found.st_mode & 0o077
@@ -162,7 +159,6 @@ class Cache:
 
 OFF, _FOLDER = "off", "converted"
 _MB, _LIMIT_MB = 1 << 20, 1024
-
 _no_plain_text = Event()
 
 
@@ -225,13 +221,12 @@ def folder_of_converted() -> Path | None:
     named = os.environ.get("MEMAGENT_CACHE")
     if named and named != OFF:
         return Path(named).absolute() / _FOLDER
-    try:
-        if sys.platform == "win32":
-            base = Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local")
-        elif sys.platform == "darwin":
-            base = Path.home() / "Library" / "Caches"
-        else:
-            base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    except RuntimeError:
-        return None
-    return base.absolute() / "memagent" / _FOLDER
+    variable, usual = _PLACES.get(sys.platform, ("XDG_CACHE_HOME", ".cache"))
+    with suppress(RuntimeError):
+        base = Path(os.environ.get(variable) or Path.home() / usual)
+        return base.absolute() / "memagent" / _FOLDER
+    return None
+
+
+_PLACES = {"win32": ("LOCALAPPDATA", "AppData/Local"), "darwin": ("", "Library/Caches")}
+"""Variables and folders of caches, by the system; others have those of the XDG."""

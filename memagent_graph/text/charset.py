@@ -26,21 +26,17 @@ if TYPE_CHECKING:
 _CHARSET = re.compile(
     rb"<(?:meta|\?xml)[^>]{0,200}?(?:charset|encoding)\s*=\s*[\"']?([\w.:-]{2,40})", re.IGNORECASE
 )
-_MARKS = [
-    (codecs.BOM_UTF8, "utf-8"),
-    (codecs.BOM_UTF32_LE, "utf-32-le"),
-    (codecs.BOM_UTF32_BE, "utf-32-be"),
-    (codecs.BOM_UTF16_LE, "utf-16-le"),
-    (codecs.BOM_UTF16_BE, "utf-16-be"),
-]
-"""Byte order marks, and the encodings that they stand for."""
+_MARKS = {codecs.BOM_UTF8: "utf-8-sig"}
+_MARKS |= dict.fromkeys((codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE), "utf-32")
+_MARKS |= dict.fromkeys((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE), "utf-16")
+"""Byte order marks, and the encodings that they stand for and that leave them out."""
 
 
 def decode(content: bytes) -> str:
     """Return the text of a page: by its mark, as UTF-8, as it says, or else by its letters."""
-    mark, encoding = _find_encoding(content[:4096])
+    encoding = _find_encoding(content[:4096])
     with suppress(UnicodeDecodeError):
-        return content[len(mark) :].decode(encoding or "utf-8", "replace" if mark else "strict")
+        return content.decode(encoding or "utf-8", "replace" if encoding else "strict")
     found = _CHARSET.search(content[:4096])
     with suppress(LookupError):
         if found and (named := widen(found[1].decode())) != "utf-8":
@@ -62,17 +58,18 @@ _WIDER |= {"gb2312": "gb18030", "gbk": "gb18030", "shift_jis": "cp932", "euc_kr"
 _WIDER |= {"iso2022_jp": "iso2022_jp_2", "tis-620": "cp874"}
 
 
-_ESCAPES = {b"\x1b$B": "iso2022_jp_2", b"\x1b$@": "iso2022_jp_2", b"\x1b$)C": "iso2022_kr"}
-"""Encodings by the escapes with which ASCII bytes stand for other letters."""
-_HZ = re.compile(rb"~\{(?:[!-w][!-~]){2,}~\}")
+_ESCAPES = re.compile(rb"\x1b\$|~\{(?:[!-w][!-~]){2,}~\}")
+"""What begins letters that bytes of ASCII stand for, in ISO-2022 and HZ."""
 
 
-def _find_unmarked(sample: bytes) -> str | None:
-    """Return the encoding of ASCII bytes that are not ASCII: UTF-16 without mark, ISO-2022, HZ."""
-    if b"\x1b$" in sample:
-        return next((name for escape, name in _ESCAPES.items() if escape in sample), None)
-    if _HZ.search(sample):
-        return "hz"
+def _find_encoding(sample: bytes) -> str | None:
+    """Return the encoding of a text that has a mark, or is ASCII, or UTF-16, by its bytes only."""
+    for mark, name in _MARKS.items():
+        if sample.startswith(mark):
+            return name
+    if _ESCAPES.search(sample):
+        found, _ = guess_encoding(sample)
+        return widen(found) if found and found.startswith(("HZ", "ISO-2022")) else None
     even, odd = sample[::2].count(0), sample[1::2].count(0)  # of UTF-16, all are on one side
     if min(even, odd) or max(even, odd) * 8 < len(sample):
         return None
@@ -97,10 +94,8 @@ def guess_encoding(sample: bytes) -> tuple[str | None, float]:
 
 _BLOCK = 1 << 18
 """Bytes between two entries of the index: a window decodes whole blocks of this size."""
-
 SAMPLE = 1 << 16
 """Bytes looked at to detect the kind of a file, and its encoding."""
-
 _SURE = 0.9
 """Confidence of a guessed encoding below which a warning names it."""
 
@@ -108,52 +103,38 @@ _SURE = 0.9
 def open_text(
     path: Path, name: str, sample: bytes, opener: Opener | None, encoding: str | None = None
 ) -> FileSource:
-    """Open a file of text that begins with a sample, in its encoding, or else in the best one."""
+    """Open a file of text that begins with a sample, in its encoding, or else in the best one.
+
+    It is UTF-8 if most signs beyond ASCII are.
+    """
     if encoding is not None:
-        return _open_encoded(path, name, encoding, opener)
-    mark, found = _find_encoding(sample)
-    if found is not None:
-        return FileSource(path, name, found, skip=len(mark), opener=opener)
-    return _open_unmarked(path, name, opener)
-
-
-def _find_encoding(sample: bytes) -> tuple[bytes, str | None]:
-    """Return the mark with which a text begins, and the encoding if it is known for sure."""
-    return next((at for at in _MARKS if sample.startswith(at[0])), (b"", _find_unmarked(sample)))
-
-
-def _open_encoded(path: Path, name: str, encoding: str, opener: Opener | None) -> FileSource:
-    try:
-        codecs.getincrementaldecoder(encoding)
-        codec = codecs.lookup(encoding).name
-    except LookupError as error:
-        message = f"There is no encoding {encoding!r}: name a Python codec, such as cp1252."
-        raise SourceError(message) from error
-    source = FileSource(path, name, codec, opener=opener)
-    source.digest = sha256(f"{source.digest} {codec}".encode()).hexdigest()  # another text
-    source.uri = f"{source.uri}?encoding={quote(codec)}"
-    return source
-
-
-def _open_unmarked(path: Path, name: str, opener: Opener | None) -> FileSource:
-    """Open text as UTF-8, if most signs beyond ASCII are, or else in the best other encoding."""
-    source = FileSource(path, name, "utf-8", opener=opener)
-    if not source.invalid:
+        try:
+            codecs.getincrementaldecoder(encoding)
+            codec = codecs.lookup(encoding).name
+        except LookupError as error:
+            message = f"There is no encoding {encoding!r}: name a Python codec, such as cp1252."
+            raise SourceError(message) from error
+        source = FileSource(path, name, codec, opener=opener)
+        source.digest = sha256(f"{source.digest} {codec}".encode()).hexdigest()  # another text
+        source.uri = f"{source.uri}?encoding={quote(codec)}"
         return source
-    encoding, confidence = "utf-8", 1.0  # type: tuple[str | None, float]
+    source = FileSource(path, name, _find_encoding(sample) or "utf-8", opener=opener)
+    if source.encoding != "utf-8" or not source.invalid:
+        return source
+    found, confidence = "utf-8", 1.0  # type: tuple[str | None, float]
     if source.invalid * 10 > source.beyond_ascii:
-        encoding, confidence = guess_encoding(source.lines_beyond_ascii())
+        found, confidence = guess_encoding(source.lines_beyond_ascii())
     hint = "convert it to UTF-8, or name its encoding with open_source(..., encoding=...)."
-    if encoding is None:
+    if found is None:
         message = f"{name} is in an unknown encoding: {hint}"
         raise UnreadableSourceError(message)
-    if codecs.lookup(encoding).name == "utf-8":
+    if codecs.lookup(found).name == "utf-8":
         lost = f"{plural(source.invalid, 'character')} that could not be decoded as UTF-8"
         source.warnings = (f"{name} has {lost} and were read as U+FFFD.",)
         return source
-    source = FileSource(path, name, encoding, opener=opener)
+    source = FileSource(path, name, found, opener=opener)
     if confidence < _SURE:
-        guess = f"{name} was read as {encoding.lower()}, which is a guess: if letters are wrong, "
+        guess = f"{name} was read as {found.lower()}, which is a guess: if letters are wrong, "
         source.warnings = (guess + hint,)
     return source
 
@@ -163,7 +144,7 @@ _CONTROLS = bytes(set(range(32)) - set(b"\t\n\v\f\r\b\x1b"))
 
 def is_binary(sample: bytes) -> bool:
     """Whether the beginning of a file is no text."""
-    if _find_encoding(sample)[1] is not None:
+    if _find_encoding(sample) is not None:
         return False
     if (len(sample) - len(sample.translate(None, _CONTROLS))) * 10 > len(sample):
         return True
@@ -190,7 +171,7 @@ def _version_of(path: Path) -> tuple[int, int, int]:
 
 
 class FileSource:
-    """A text file, decoded block by block through a sparse index; `skip` bytes are a mark.
+    """A text file, decoded block by block through a sparse index.
 
     `invalid` is the number of U+FFFD characters, which stand for bytes that could not be decoded,
     and `beyond_ascii` that of all other characters beyond ASCII.
@@ -198,24 +179,21 @@ class FileSource:
 
     warnings: tuple[str, ...] = ()
 
-    def __init__(
-        self, path: Path, name: str, encoding: str, *, skip: int = 0, opener: Opener | None = None
-    ) -> None:
+    def __init__(self, path: Path, name: str, encoding: str, opener: Opener | None = None) -> None:
         self.name, self._path, self._opener = name, path, opener
         self.uri: str | None = path.absolute().as_uri()
         self.encoding, self._decoder = encoding.lower(), codecs.getincrementaldecoder(encoding)
         self._version = _version_of(path)
         self._cached: tuple[int, str] = (-1, "")
         self._index: list[_BlockState] = []
-        self._scan(skip)
+        self._scan()
         self._headings = Headings(self) if path.suffix.lower() in MARKDOWN else None
 
-    def _scan(self, skip: int) -> None:
-        digest, decoder, position = sha256(), self._decoder("replace"), skip
+    def _scan(self) -> None:
+        digest, decoder, position = sha256(), self._decoder("replace"), 0
         length = lines = self.invalid = beyond = 0
         half = last = False
         with self._open() as file:
-            digest.update(file.read(skip))
             while not last:
                 state = decoder.getstate()
                 block = file.read(_BLOCK)

@@ -85,11 +85,10 @@ def next_chunk(
     if fits < len(window):
         end = _steady_end(source, offset, window, fits, chunk_tokens)
         end = end or _last_row_end(source, offset, window, fits)
-    for cut in chain([end] if end else [], _cuts(window, fits)):  # lazily: the first mostly fits
-        tokens = tokenizer.count(window[:cut])  # cutting a word can change how it is tokenized
-        if tokens <= chunk_tokens or cut == 1:
-            return Chunk(window[:cut], offset, offset + cut, tokens, source, header)
-    raise AssertionError("unreachable: the last cut is after one code point")
+    cuts = chain([end] if end else [], _cuts(window, fits))  # lazily: the first mostly fits
+    counted = ((at, tokenizer.count(window[:at])) for at in cuts)  # a cut word has other tokens
+    cut, tokens = next((at, own) for at, own in counted if own <= chunk_tokens or at == 1)
+    return Chunk(window[:cut], offset, offset + cut, tokens, source, header)
 
 
 def chunks(
@@ -168,19 +167,17 @@ def table_header(source: Source, offset: int, text: str) -> str:
 
 
 def _look_back(source: Source, begin: int, offset: int) -> str:
-    head, start = "", offset
-    while start > begin and offset - start < _FARTHEST_HEADER:
-        size = min(_WINDOW, start - begin)
-        head = (source.read(start - size, size) + head)[: _WINDOW + _LONGEST_HEADER]
-        start -= size
-        lines = same_line_ends(head).split("\n")
+    size = _WINDOW
+    while size < 2 * _FARTHEST_HEADER:
+        start = max(offset - size, begin)
+        lines = same_line_ends(source.read(start, offset - start)).split("\n")
         outside = [at for at, line in enumerate(lines[:-1]) if not line.startswith("|")]
-        if start > begin and (not outside or outside == [0]):
-            continue
-        rows = [row.rstrip("\r") for row in lines[outside[-1] + 1 if outside else 0 :]]
-        found = "".join(f"{row}\n" for row in rows[:2])
-        rule = f"{rows[1]}\n" if len(rows) > 2 else ""  # noqa: PLR2004 - header, rule and a row
-        return found if _RULE.fullmatch(rule) and len(found) <= _LONGEST_HEADER else ""
+        if start == begin or any(outside):  # the first line may be cut
+            rows = [row.rstrip("\r") for row in lines[outside[-1] + 1 if outside else 0 :]]
+            found = "".join(f"{row}\n" for row in rows[:2])
+            rule = f"{rows[1]}\n" if len(rows) > 2 else ""  # noqa: PLR2004 - header, rule and a row
+            return found if _RULE.fullmatch(rule) and len(found) <= _LONGEST_HEADER else ""
+        size *= 2
     return ""
 
 

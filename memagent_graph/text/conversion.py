@@ -32,16 +32,13 @@ from memagent_graph.text.source import ENDS_AT, Converted
 if sys.platform != "win32":
     import resource
 
-_EVENTS = (
-    "os.exec os.fork os.posix_spawn os.spawn os.startfile os.system pty.spawn socket. "
-    "subprocess.Popen webbrowser.open"
+_FORBIDDEN = (
+    *("os.exec", "os.fork", "os.posix_spawn", "os.spawn", "os.startfile", "os.system"),
+    *("pty.spawn", "socket.", "subprocess.Popen", "webbrowser.open"),
 )
-_FORBIDDEN = tuple(_EVENTS.split())
 """Prefixes of audit events that mean a connection or another process."""
-
 _GRACE_SECONDS = 5
 """Seconds after the time limit: the parent ends the process earlier, and can say why."""
-
 _GRACE_MEMORY = 1.25
 """Factor on the memory limit: the parent sees resident memory, the kernel reserved memory."""
 
@@ -84,7 +81,6 @@ _OLDER = "it is an older Office document, whatever its name says; save it as DOC
 _ENCRYPTED = "EncryptedPackage".encode("utf-16-le")
 _OFFICE = bytes.fromhex("d0cf11e0a1b11ae1")
 """First bytes of an encrypted DOCX, PPTX or XLSX (otherwise a ZIP archive), and of a DOC."""
-
 _LONGEST_ERROR = 2000
 """Characters of an error that are passed on, since it may quote the document."""
 
@@ -119,11 +115,6 @@ class Reply:
     error: str | None = None
     limit: Limit | None = None
     missing: bool = False
-
-    @property
-    def failed(self) -> bool:
-        """Whether there is no text."""
-        return self.error is not None or self.limit is not None
 
 
 def main() -> None:

@@ -25,13 +25,8 @@ from tempfile import TemporaryDirectory
 from time import monotonic
 from typing import IO, TYPE_CHECKING, cast
 
+from memagent_graph import errors
 from memagent_graph.config import from_environment
-from memagent_graph.errors import (
-    ConversionLimitError,
-    MissingDependencyError,
-    SourceChangedError,
-    UnreadableSourceError,
-)
 from memagent_graph.pictures import has_ocr
 from memagent_graph.sync import in_thread, is_cancelled
 from memagent_graph.text.cache import open_cache
@@ -52,7 +47,6 @@ _LONGEST_LINE = 1 << 16
 _NAMES = "DYLD_LIBRARY_PATH LANG LC_ALL LC_CTYPE LD_LIBRARY_PATH PYTHONHOME PYTHONUTF8 SYSTEMROOT"
 _ENVIRONMENT = _NAMES.split()
 """Variables that Python may need to start. All others, keys and tokens included, are not passed."""
-
 _MB = 1 << 20
 _DEFAULTS = {"SECONDS": 120, "MEMORY_MB": 1024, "OUTPUT_MB": 64}
 """Limits on one document: time, memory of the process (its libraries take about 200), and text."""
@@ -60,10 +54,8 @@ _DEFAULTS = {"SECONDS": 120, "MEMORY_MB": 1024, "OUTPUT_MB": 64}
 
 def _make_request(path: Path, suffix: str, picture: str | None = None) -> Request:
     """Return a request with the limits of the environment, or else the defaults."""
-    seconds, memory, output = (
-        from_environment(f"MEMAGENT_CONVERSION_{name}", default)
-        for name, default in _DEFAULTS.items()
-    )
+    variables = {f"MEMAGENT_CONVERSION_{name}": usual for name, usual in _DEFAULTS.items()}
+    seconds, memory, output = (from_environment(*one) for one in variables.items())
     sizes = int(memory * _MB), int(output * _MB)
     return Request(str(path.absolute()), suffix, seconds, *sizes, picture)
 
@@ -92,7 +84,7 @@ class Converter:
         """Convert a file; end a process that exceeds a limit, or that nobody waits for any more."""
         if not self.documents:
             hello, _ = self._hear(replace(request, seconds=_START_SECONDS))
-            if hello.failed:
+            if hello.error or hello.limit:
                 return hello, b""
         self.documents += 1
         with suppress(OSError):  # if it has ended, `_hear` notices
@@ -184,7 +176,6 @@ def _environment() -> dict[str, str]:
 
 AT_ONCE = min(4, os.cpu_count() or 1)
 """Documents converted at the same time; others wait."""
-
 _KEPT_SECONDS = 10.0
 """Time for which an idle process is kept, in seconds; starting one takes about a second."""
 _KEPT_DOCUMENTS, _KEPT_SHARE = 100, 0.5
@@ -218,12 +209,9 @@ class Converters:
             except BaseException:
                 converter.end()
                 raise
-            if (
-                converter.alive
-                and not (reply.limit or reply.missing)
-                and converter.documents < _KEPT_DOCUMENTS
-                and converter.memory < request.memory * _KEPT_SHARE
-            ):
+            is_sound = converter.alive and not (reply.limit or reply.missing)
+            is_small = converter.memory < request.memory * _KEPT_SHARE
+            if is_sound and is_small and converter.documents < _KEPT_DOCUMENTS:
                 self._keep(converter)
             else:
                 converter.end()
@@ -267,15 +255,14 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=shared.begin_anew)
 
 
-_FORM = 12
+_FORM = 14
 """Version of the conversion; a change here that gives other texts or pages increases it."""
-
 _NO_OCR = ' For pictures of text: pip install "memagent-graph[ocr]"'
 
 _EXCESS = {
-    "time": ("SECONDS", "Converting {name} to text takes longer than {seconds:g} seconds"),
-    "memory": ("MEMORY_MB", "Converting {name} to text takes more than {memory:g} MB of memory"),
-    "output": ("OUTPUT_MB", "The text of {name} is longer than {output:g} MB"),
+    "time": ("SECONDS", "takes longer than {seconds:g} seconds to convert"),
+    "memory": ("MEMORY_MB", "takes more than {memory:g} MB of memory to convert"),
+    "output": ("OUTPUT_MB", "has a text that is longer than {output:g} MB"),
 }
 
 
@@ -288,13 +275,12 @@ class ConvertedSource(TextSource):
         if not can_convert():
             raise _make_missing_error(name)
         suffix = suffix or path.suffix.lower()
-        find = _find_or_convert if keep else _convert
-        digest, content = find(name, _make_request(path, suffix))
+        digest, content = _find_or_convert(name, _make_request(path, suffix), keep=keep)
         try:
             converted = Converted.decode(content)
         except (KeyError, TypeError, ValueError) as error:
             message = f"{name} cannot be converted to text: its converter sent something else."
-            raise UnreadableSourceError(message) from error
+            raise errors.UnreadableSourceError(message) from error
         super().__init__(converted.text, name)
         self.digest, self.read_by, self.path = digest, read_by(suffix), path.absolute()
         self.uri, self._suffix, self._pages = self.path.as_uri(), suffix, converted.pages
@@ -329,14 +315,13 @@ class ConvertedSource(TextSource):
         """Return (media type, base64) of a picture, as models get it."""
         gone = f"{self.name} has changed or is gone, and with it {picture.mark}."
         if not self.path.is_file():
-            raise SourceChangedError(gone)
+            raise errors.SourceChangedError(gone)
         reply, content = shared.convert(_make_request(self.path, self._suffix, picture.place))
-        if reply.failed:
-            why = reply.error or f"it exceeds the limit on {reply.limit}"
+        if why := reply.error or (f"it exceeds the limit on {reply.limit}" if reply.limit else ""):
             message = f"{picture.mark} of {self.name} cannot be shown: {why.rstrip('.')}."
-            raise UnreadableSourceError(message)
+            raise errors.UnreadableSourceError(message)
         if reply.digest != self.digest:
-            raise SourceChangedError(gone)
+            raise errors.SourceChangedError(gone)
         found = Converted.decode(content)
         return found.warnings[0], found.text
 
@@ -345,31 +330,26 @@ class ConvertedSource(TextSource):
         return Headings(self if self._suffix != ".pdf" else TextSource(""))
 
 
-def _find_or_convert(name: str, request: Request) -> tuple[str, bytes]:
-    """The digest of a file, and its `Converted`."""
-    kept, converter = open_cache(), _converter(request.suffix, request.seconds)
-    if kept is None or converter is None:
-        return _convert(name, request)
-    with Path(request.path).open("rb") as file:
-        digest = file_digest(file, "sha256").hexdigest()
-    if (found := kept.find(f"{digest}-{converter}", request.output)) is not None:
-        return digest, found
-    digest, content = _convert(name, request)
-    kept.keep(f"{digest}-{converter}", content)
-    return digest, content
-
-
-def _convert(name: str, request: Request) -> tuple[str, bytes]:
+def _find_or_convert(name: str, request: Request, *, keep: bool) -> tuple[str, bytes]:
     """The digest of the bytes of a file, and the `Converted` that was made from them."""
+    kept, converter = open_cache() if keep else None, _converter(request.suffix, request.seconds)
+    if kept is not None and converter is not None:
+        with Path(request.path).open("rb") as file:
+            digest = file_digest(file, "sha256").hexdigest()
+        if (found := kept.find(f"{digest}-{converter}", request.output)) is not None:
+            return digest, found
     reply, content = shared.convert(request)
     if reply.missing:
         raise _make_missing_error(name)
     if reply.limit is not None:
-        raise _excess(name, reply.limit, reply.error, request)
+        detail = f": it {reply.error}" if reply.error else ""
+        raise _make_limit_error(name, reply.limit, detail, request)
     if reply.error is not None:
         hint = "Check that it opens elsewhere, or save it as plain text."
         message = f"{name} cannot be converted to text: {reply.error.rstrip('. ')}. {hint}"
-        raise UnreadableSourceError(message)
+        raise errors.UnreadableSourceError(message)
+    if kept is not None and converter is not None:
+        kept.keep(f"{reply.digest}-{converter}", content)
     return reply.digest, content
 
 
@@ -381,7 +361,8 @@ def can_convert() -> bool:
 @cache
 def read_by(suffix: str) -> str:
     """Return the library that reads a format and its version; "text" where none is needed."""
-    library = READ_BY.get(suffix)
+    reader = FORMATS.get(suffix, "")
+    library = READ_BY.get(reader) or READ_BY.get(reader.partition(".")[0])
     try:
         return f"{library} {version(library)}" if library else "text"
     except PackageNotFoundError:
@@ -400,17 +381,15 @@ def _converter(suffix: str, seconds: float) -> str | None:
     return sha256(made_by.encode()).hexdigest()[:16]
 
 
-def _make_missing_error(name: str) -> MissingDependencyError:
+def _make_missing_error(name: str) -> errors.MissingDependencyError:
     message = f'To read {name}: pip install "memagent-graph[documents]"'
-    return MissingDependencyError(message)
+    return errors.MissingDependencyError(message)
 
 
-def _excess(name: str, limit: Limit, detail: str | None, request: Request) -> ConversionLimitError:
+def _make_limit_error(name: str, limit: Limit, detail: str, request: Request) -> Exception:
     sizes = {"memory": request.memory / _MB, "output": request.output / _MB}
     variable, said = _EXCESS[limit]
-    what = said.format(name=name, seconds=request.seconds, **sizes)
-    message = (
-        f"{what}{f': it {detail}' if detail else ''}. If you trust it, raise "
-        f"MEMAGENT_CONVERSION_{variable}; otherwise convert it to text with another tool."
-    )
-    return ConversionLimitError(message, limit=limit)
+    what = f"{said.format(seconds=request.seconds, **sizes)}{detail}"
+    hint = f"raise MEMAGENT_CONVERSION_{variable}; otherwise convert it to text with another tool."
+    message = f"{name} {what}. If you trust it, {hint}"
+    return errors.ConversionLimitError(message, limit=limit)

@@ -23,25 +23,20 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 from langchain_core.documents import Document
 
-from memagent_graph.errors import (
-    EmptyDocumentError,
-    SourceError,
-    SourceNotFoundError,
-    UnreadableSourceError,
-)
+from memagent_graph import errors
 from memagent_graph.sync import work_through
 from memagent_graph.text.charset import SAMPLE, FileSource, is_binary, open_text
 from memagent_graph.text.converter import AT_ONCE, ConvertedSource, can_convert
-from memagent_graph.text.formats import FORMATS, OLDER, PLAIN, format_of, is_icon
+from memagent_graph.text.formats import FORMATS, OLDER, PICTURES, PLAIN, format_of
 from memagent_graph.text.source import (
     JoinedSource,
     Skipped,
     Source,
     TextSource,
     flat_parts,
-    flat_skips,
     list_lines,
     metadata_of,
+    skips_of,
     warnings_of,
 )
 from memagent_graph.text.terms import replace_surrogates
@@ -95,7 +90,7 @@ def open_file(
         if not path.is_file():  # opening a pipe would wait for its writer
             hint = 'pass its content on standard input, and "-" in place of its name.'
             message = f"{name} is a pipe, a socket or a device, not a file: {hint}"
-            raise UnreadableSourceError(message)
+            raise errors.UnreadableSourceError(message)
         suffix = path.suffix.lower()
         with open(path, "rb", opener=opener) as file:
             sample = file.read(SAMPLE)
@@ -110,11 +105,11 @@ def open_file(
             if suffix in OLDER:
                 why = f"is in a format that cannot be read, {suffix}: save it as {OLDER[suffix]}."
             message = f"{name} {why}"
-            raise UnreadableSourceError(message)
+            raise errors.UnreadableSourceError(message)
         return open_text(path, name, sample, opener, encoding)
     except PermissionError as error:
         message = f"No permission to read {name}: change its permissions."
-        raise UnreadableSourceError(message) from error
+        raise errors.UnreadableSourceError(message) from error
 
 
 _ADDRESS = re.compile(r"(\w{2,}):/+(.+)", re.DOTALL)
@@ -149,9 +144,9 @@ def open_path(
         url = f"{address[1]}://{address[2]}"
         hint = f"Save it as a file, or pipe it in: curl --location {url} | memagent ask QUESTION -"
         message = f"{url} is a web address, and nothing is downloaded. {hint}"
-        raise SourceNotFoundError(message)
+        raise errors.SourceNotFoundError(message)
     message = f"There is no {path}. Check the path, which is relative to {Path.cwd()}."
-    raise SourceNotFoundError(message)
+    raise errors.SourceNotFoundError(message)
 
 
 def _walk(folder: Path) -> Iterator[Path]:
@@ -190,7 +185,7 @@ def _join_files(
     if not parts:
         nothing = "no file is included." if files else "it has no files."
         message = f"Nothing in {name} can be read: {list_lines([*map(str, skipped)]) or nothing}"
-        raise UnreadableSourceError(message)
+        raise errors.UnreadableSourceError(message)
     uri = asked.absolute().as_uri() if wants is bool else None
     return JoinedSource(parts, name, uri=uri, skipped=skipped)
 
@@ -213,21 +208,23 @@ def _open_meant(file: Path, base: Path, name: str, opener: Opener | None) -> Sou
             entered = f"it is a {'link to a ' * file.is_symlink()}folder, which is not entered."
             refused = "no permission to read the folder: change its permissions."
             return Skipped(shown, entered if os.access(file, os.R_OK | os.X_OK) else refused)
-        if is_icon(file.suffix, file.stat().st_size):
+        if file.suffix.lower() in PICTURES and file.stat().st_size < _ICON:
             return Skipped(shown, "it is a picture of less than 4 KiB, as icons are.")
         found = Path(os.path.realpath(file)) if opener else file
         source = open_file(found, name, opener)
         return source if _has_text(source) else Skipped(shown, _why_empty(source))
-    except (SourceError, ImportError, OSError) as error:
+    except (errors.SourceError, ImportError, OSError) as error:
         return Skipped(shown, _reason(error, name))
+
+
+_ICON = 4096
+"""Bytes below which a picture in a folder is an icon."""
 
 
 def _reason(error: Exception, name: str) -> str:
     """Return an error's message without the name of the file, which the line begins with."""
     said = str(error) or type(error).__name__
-    said = f"it{said.removeprefix(name)}" if said.startswith(f"{name} ") else said
-    said = said.replace(f"Converting {name} to text takes", "the conversion took")
-    return said.replace(f"The text of {name} is", "its text is")
+    return f"it{said.removeprefix(name)}" if said.startswith(f"{name} ") else said
 
 
 def _why_empty(source: Source) -> str:
@@ -283,7 +280,7 @@ def open_source(
     if not _has_text(source):
         found = " ".join(warnings_of(source))
         message = f"{source.name} is empty or only white space: give a document with text. {found}"
-        raise EmptyDocumentError(message.rstrip())
+        raise errors.EmptyDocumentError(message.rstrip())
     return source
 
 
@@ -314,7 +311,7 @@ def _open(  # noqa: C901, PLR0912 - a list of kinds
         if path.is_file():
             return open_file(path, name, encoding=encoding)
     if encoding is not None:
-        raise SourceError("An encoding is for one text file, or for bytes: open each with its own.")
+        raise errors.SourceError("An encoding is for one text file or bytes: open each by itself.")
     if isinstance(document, str):
         _warn_of_path(document)
         return TextSource(document, name or "text")
@@ -337,7 +334,7 @@ def _open(  # noqa: C901, PLR0912 - a list of kinds
         return _spool(takewhile(bool, iter(read, None)), title)
     if isinstance(document, list | tuple):
         if not document:
-            raise EmptyDocumentError("The list of documents is empty: give at least one document.")
+            raise errors.EmptyDocumentError("The list of documents is empty: give at least one.")
         tasks = [(partial(_open, item), _is_converted(item)) for item in document]
         parts = work_through(tasks, AT_ONCE)
         return parts[0] if len(parts) == 1 else _join(parts)
@@ -345,7 +342,7 @@ def _open(  # noqa: C901, PLR0912 - a list of kinds
         return _spool(document, "stream")
     kinds = "text, a path, bytes, a stream, LangChain documents or a list of these"
     message = f"A document is {kinds}, not {type(document).__name__}."
-    raise SourceError(message)
+    raise errors.SourceError(message)
 
 
 def _join(parts: Sequence[Source]) -> Source:
@@ -353,7 +350,7 @@ def _join(parts: Sequence[Source]) -> Source:
     empty = [f"{part.name}: {_why_empty(part)}" for part in parts if not _has_text(part)]
     if len(empty) == len(parts):
         message = f"None of the documents has text: {list_lines([*dict.fromkeys(empty)])}"
-        raise EmptyDocumentError(message)
+        raise errors.EmptyDocumentError(message)
     return JoinedSource(parts, f"{len(parts)} documents")
 
 
@@ -365,7 +362,7 @@ def _open_record(record: dict[str, str]) -> Source:
     if parts.scheme != "file":
         given = reprlib.repr(record)
         message = f'A document record is {{"path": ...}} or {{"uri": "file://..."}}, not {given}.'
-        raise SourceError(message)
+        raise errors.SourceError(message)
     path, encodings = Path(unquote(parts.path)), parse_qs(parts.query).get("encoding")
     return open_file(path, encoding=encodings[0]) if encodings else open_path(path)
 
@@ -423,12 +420,12 @@ class Corpus:
     def open_sources(self) -> JoinedSource:
         """Open the documents anew."""
         opened = self._open_all()
-        skipped = [file for source in opened for file in flat_skips(source)]
+        skipped = [file for source in opened for file in skips_of(source)]
         every = (part for source in opened for part in flat_parts(source))
         if not (parts := [part for part in every if self.wants(part.name)]):
             patterns = ", ".join([*self.include, *(f"not {name}" for name in self.exclude)])
             message = f"No document is included ({patterns}): change include or exclude."
-            raise EmptyDocumentError(message)
+            raise errors.EmptyDocumentError(message)
         for part in parts:
             if found := {**metadata_of(part), **self._metadata(part.name)}:
                 part.metadata = found  # type: ignore[attr-defined]

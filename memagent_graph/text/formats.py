@@ -14,7 +14,7 @@ from dataclasses import replace
 from importlib import import_module
 from mimetypes import guess_type
 from operator import attrgetter
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, TypeAlias
 
 from memagent_graph.pictures import MARK, without_marks, without_numbers
 from memagent_graph.text.charset import decode
@@ -34,7 +34,6 @@ _MAILS = (".eml", ".emlx", ".mbox", ".mht", ".mhtml")
 
 PICTURES = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp")
 """Suffixes of pictures."""
-
 FORMATS = {
     ".pdf": "pdf.read_pdf",
     **dict.fromkeys(_WORD, "office.Word.read"),
@@ -50,7 +49,6 @@ FORMATS = {
     **dict.fromkeys(PICTURES, "ocr.read_picture"),
 }
 """The function for each suffix; `format_of` looks at the content for files with another one."""
-
 OLDER = {
     **dict.fromkeys((".doc", ".dot", ".wps", ".wpd", ".pages"), ".docx"),
     **dict.fromkeys((".xls", ".xlsb", ".numbers"), ".xlsx"),
@@ -59,7 +57,6 @@ OLDER = {
     **dict.fromkeys((".mobi", ".azw", ".azw3"), ".epub"),
 }
 """Suffixes of documents that cannot be read, with the format in which to save them."""
-
 _TYPES = {
     "application/vnd.ms-outlook": ".msg",
     "application/x-ipynb+json": ".ipynb",
@@ -87,15 +84,6 @@ _PICTURE_HEADS = (b"\x89PNG\r\n", b"\xff\xd8\xff", b"GIF8", b"RIFF", b"BM", b"II
 _PAGE = re.compile(rb"\s*(?:<!doctype html|<html)", re.IGNORECASE)
 
 
-def is_icon(suffix: str, size: int) -> bool:
-    """Whether a file of so many bytes is a picture so small that a folder's reader skips it."""
-    return suffix.lower() in PICTURES and size < _ICON
-
-
-_ICON = 4096
-"""Bytes below which a picture in a folder is an icon."""
-
-
 def format_of(suffix: str, head: bytes, tail: bytes) -> str | None:
     """Return the suffix that a document should have, by its content; None if it is no document.
 
@@ -116,27 +104,20 @@ def format_of(suffix: str, head: bytes, tail: bytes) -> str | None:
 
 PLAIN = frozenset({*_MAILS, ".ipynb", ".fodt", ".fods", ".fodp"})
 """Suffixes of text that can be read as it is where the `documents` extra is not installed."""
-
 _SAME = ("lxml", "openpyxl", "psutil", "pypdfium2", "selectolax", "striprtf")
 LIBRARIES = {name: name for name in _SAME} | {"PIL": "pillow", "oxmsg": "python-oxmsg"}
 """Modules of the `documents` extra, and the packages that they are in."""
-
-READ_BY = {
-    ".pdf": "pypdfium2",
-    **dict.fromkeys((*_WORD, *_SLIDES, *_SHEETS, *_OPEN), "lxml"),
-    **dict.fromkeys((*PAGES, ".epub"), "selectolax"),
-    ".msg": "python-oxmsg",
-    ".rtf": "striprtf",
-}
-"""The package that reads a format; the others need the standard library only."""
+READ_BY = {"pdf": "pypdfium2", "html": "selectolax", "formats.read_rtf": "striprtf"}
+READ_BY |= dict.fromkeys(("office", "opendocument", "sheets"), "lxml")
+READ_BY |= {"mail.read_outlook": "python-oxmsg"}
+"""The package by which a module or function reads; the others need the standard library only."""
 
 
 def load() -> None:
     """Import the libraries."""
-    for name in ("oxmsg", "striprtf.striprtf"):
+    own = {f"memagent_graph.text.{place.partition('.')[0]}" for place in FORMATS.values()}
+    for name in ("oxmsg", "striprtf.striprtf", *sorted(own)):
         import_module(name)
-    for name in sorted({place.partition(".")[0] for place in FORMATS.values()}):
-        import_module(f"memagent_graph.text.{name}")
 
 
 def convert(content: bytes, suffix: str) -> Converted:
@@ -152,34 +133,28 @@ def convert(content: bytes, suffix: str) -> Converted:
     return replace(found, text=text, pictures=pictures)
 
 
-class Attachment(NamedTuple):
-    """A file within a document: its text, what that lacks, and the share that was not read."""
-
-    name: str
-    text: str = ""
-    warnings: Sequence[str] = ()
-    lost: float = 0.0
+Attachment: TypeAlias = tuple[str, Converted]
+"""A file within a document: its name, and what was read of it."""
 
 
 def convert_within(name: str, content: bytes) -> Attachment:
     """Convert a file that is within a document, by its name or its content."""
     suffix = format_of(posixpath.splitext(name.lower())[1], content[:4096], content[-4096:])
-    is_picture = (guess_type(name)[0] or "").startswith("image/")  # few of them have words
-    if suffix is None:
-        is_text = _is_text(name, content)
-        unread = Attachment(name, "", ("was not read.",), not is_picture)
-        return Attachment(name, decode(content)) if is_text else unread
+    if suffix is None and _is_text(name, content):
+        return name, Converted(decode(content))
+    why = ""
     try:
-        found = convert(content, suffix)
+        found = convert(content, suffix) if suffix else Converted()
+        text = without_numbers(found.text)
+        text = without_marks(text).strip() if suffix in PICTURES else text
+        if text or suffix not in {None, *PICTURES}:
+            return name, replace(found, text=text)
     except MemoryError:
         raise
     except Exception as error:  # noqa: BLE001 - a parser may raise anything
-        reason = " ".join(str(error).split())[:200] or type(error).__name__
-        return Attachment(name, "", (f"was not read: {reason}",), not is_picture)
-    if suffix in PICTURES:
-        words = without_marks(found.text).strip()
-        return Attachment(name, words, found.warnings if words else ("was not read.",))
-    return Attachment(name, without_numbers(found.text), found.warnings, found.lost)
+        why = f": {' '.join(str(error).split())[:200] or type(error).__name__}"
+    is_picture = (guess_type(name)[0] or "").startswith("image/")  # few of them have words
+    return name, Converted("", (), (f"was not read{why or '.'}",), lost=float(not is_picture))
 
 
 def _is_text(name: str, content: bytes) -> bool:
@@ -194,9 +169,9 @@ def _is_text(name: str, content: bytes) -> bool:
 
 def write_attachments(files: Sequence[Attachment]) -> tuple[list[str], list[str], float]:
     """Return the texts of files with their names, what they lack, and how many were not read."""
-    texts = [f"## Attachment: {one.name}\n\n{one.text}" for one in files if one.text.strip()]
-    warnings = [f"attachment {one.name} {line}" for one in files for line in one.warnings]
-    return texts, warnings, sum(one.lost for one in files)
+    texts = [f"## Attachment: {name}\n\n{one.text}" for name, one in files if one.text.strip()]
+    warnings = [f"attachment {name} {line}" for name, one in files for line in one.warnings]
+    return texts, warnings, sum(one.lost for _, one in files)
 
 
 def read_rtf(content: bytes) -> Converted:
@@ -224,16 +199,20 @@ _TOKEN = re.compile(
     re.DOTALL | re.IGNORECASE,
 )
 _RAISING = {b"super": b"\x0e", b"up": b"\x0e", b"sub": b"\x10", b"dn": b"\x10"}
+_RAISING |= {b"msup": b"\x0e", b"msub": b"\x10", b"mden": b"\x10"}
+_FORMULA = dict.fromkeys((b"mdeg", b"me", b"mfName", b"mlim", b"mnum"), b" ")
+_FORMULA |= dict.fromkeys((b"md", b"mf", b"mfunc", b"mm", b"mmath", b"mmr", b"mnary", b"mr"), b"")
+_FORMULA |= dict.fromkeys((b"moMath", b"moMathPara", b"mrad", b"msSub", b"msSubSup"), b"")
+_FORMULA |= {b"mden": b"/", b"msSup": b"", b"msub": b"", b"msup": b""}
+"""Words before parts of formulas, which the library leaves out, and what stands for them."""
 _LEVEL = {b"nosupersub", b"plain"}
 _SHOWN = {b"object", b"pntext", b"result", b"upr"}
 """Words that begin what is shown, and that the library leaves out."""
-_SETTINGS = {b"cs", b"ds", b"s", b"ts"}
-"""Styles, before which some programs write the star that hides what is unknown."""
+_SETTINGS = {b"cs", b"ds", b"s", b"ts", *_FORMULA}
+"""Styles and formulas, before which programs write the star that hides what is unknown."""
 _BOXES = {b"shp", b"shpgrp", b"shpinst", b"shptxt"}
-_NOTES = {
-    *(b"annotation", b"footnote", b"header", b"headerl", b"headerr", b"headerf"),
-    *(b"footer", b"footerl", b"footerr", b"footerf"),
-}
+_NOTES = {margin + pages for margin in (b"footer", b"header") for pages in (b"", b"f", b"l", b"r")}
+_NOTES |= {b"annotation", b"footnote"}
 _APART = _NOTES | _BOXES
 """What the library leaves out: boxes, and notes, headers and footers, which go to the end."""
 
@@ -280,8 +259,9 @@ def _prepare_rtf(  # noqa: C901, PLR0912 - a list
             deleted = deleted - {word} if number == b"0" else deleted | {word}
         elif word in _SHOWN:
             continue
-        elif word in _RAISING:
-            now = b"" if number == b"0" else _RAISING[word]
+        elif word in _RAISING or word in _FORMULA:
+            now = b"" if number == b"0" else _RAISING.get(word, script)
+            piece = _FORMULA.get(word, piece)
         elif word in _LEVEL:
             deleted, now = set() if word == b"plain" else deleted, b""
         elif word in _APART:

@@ -7,36 +7,19 @@ import re
 from base64 import b64decode
 from collections import defaultdict
 from contextlib import suppress
-from functools import partial
 from hashlib import sha256
 from html import escape
-from typing import TYPE_CHECKING, Any
+from typing import Any, cast
 from urllib.parse import unquote
 
 from selectolax.lexbor import LexborHTMLParser, SelectolaxError
 
 from memagent_graph.pictures import write_mark
+from memagent_graph.text import notation
 from memagent_graph.text.charset import decode
-from memagent_graph.text.notation import (
-    FORMULAS,
-    STYLES,
-    as_integer,
-    in_style,
-    raise_text,
-    shows_address,
-    spread_cells,
-    strike_text,
-    write_formula,
-    write_ruby,
-    write_scripts,
-    write_table,
-)
 from memagent_graph.text.ocr import Album
 from memagent_graph.text.package import Package, child, get
 from memagent_graph.text.source import Converted, PasswordError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 _BLOCKS = {
     *("address", "article", "aside", "blockquote", "body", "caption", "center", "dd", "details"),
@@ -55,32 +38,14 @@ _DEEPEST = 150
 def read_html(content: bytes) -> Converted:
     """Read a page of HTML as Markdown: headings, lists, tables, links and fenced code."""
     album = Album()
-    page = _Layout(decode(content), album)
+    page = WebPage(decode(content), album)
     text = page.write()
     album.unread = 0  # a model sees them, and pages have many that say nothing
-    named = page.root.css_first("head > title") if page.root is not None else None
+    named = page.root.css_first("head > title")
     title = " ".join(named.text().split()) if named is not None else ""
     if title not in text:
         text = f"# {title}\n\n{text}"
     return Converted(text, (), album.warnings, album.pictures)
-
-
-def html_to_text(
-    text: str, album: Album | None = None, read_sheet: Callable[[str], bytes | None] | None = None
-) -> str:
-    """Return HTML as Markdown; an album takes the pictures that it holds itself.
-
-    `read_sheet` returns a style sheet by the address that the page has for it.
-    """
-    return _Layout(text, album, read_sheet).write()
-
-
-def _to_html(text: str) -> str:
-    """Return XHTML as HTML: no element closes itself, names have no prefix, and CDATA is text.
-
-    A parser of XML drops signs from what is not well-formed, even one that recovers.
-    """
-    return _XML.sub(_write_markup, text)
 
 
 _XML = re.compile(
@@ -89,9 +54,11 @@ _XML = re.compile(
     r"(?P<more>(?:[^<>\"'/]|/(?!>)|\"[^\"]*+\"|'[^']*+')*+)(?P<end>/?)>",
     re.DOTALL | re.IGNORECASE,
 )
+"""What XHTML has and HTML lacks; a parser of XML drops signs from what is not well-formed."""
 
 
 def _write_markup(found: re.Match[str]) -> str:
+    """Return XHTML as HTML: no element closes itself, names have no prefix, and CDATA is text."""
     if not found["name"]:
         return escape(found["data"] or "", quote=False)
     is_end, name = found["name"][0] == "/", found["name"].strip("/").rpartition(":")[2]
@@ -110,30 +77,32 @@ _EMPTY_LINES = re.compile(r"\n{3,}")
 _SPACES = re.compile(r"[ \t\r\n\f]+")
 
 
-class _Layout:
-    """Writes a page as Markdown, with what its style sheets say about numbers and their places."""
+class WebPage:
+    """A page of HTML, with what its style sheets say about numbers and their places.
+
+    An album takes the pictures that it holds itself; style sheets are in the package of the part
+    that it is.
+    """
 
     def __init__(
-        self,
-        text: str,
-        album: Album | None = None,
-        read_sheet: Callable[[str], bytes | None] | None = None,
+        self, text: str, album: Album | None = None, place: tuple[Package, str] | None = None
     ) -> None:
         if _XHTML.search(text[:_PROLOG]):
-            text = _to_html(text)
-        self.root: Any = LexborHTMLParser(text.replace("\0", "\ufffd")).root
+            text = _XML.sub(_write_markup, text)
+        self.root = cast("Any", LexborHTMLParser(text.replace("\0", "\ufffd")).root)
         self._album, self._is_pre, self._counts = album, False, False
         self._styles: defaultdict[int, dict[str, str]] = defaultdict(dict)
-        self._marks = dict[int, str]()
-        for found in self.root.css("style, link[rel~=stylesheet]") if self.root is not None else ():
+        self._numbers = dict[int, int]()  # of the last item of each list
+        for found in self.root.css("style, link[rel~=stylesheet]"):
             if found.tag == "style":
                 self._apply(found.text())
-            elif read_sheet is not None:
-                self._apply(decode(read_sheet(found.attributes.get("href") or "") or b""))
+            elif place is not None:
+                part = _join(place[1], unquote(found.attributes.get("href") or ""))
+                self._apply(decode(place[0].read(part) or b""))
 
     def write(self) -> str:
         """Return the page as Markdown."""
-        laid_out = write_scripts(self._lay_out(self.root, 0)) if self.root is not None else ""
+        laid_out = notation.write_scripts(self._lay_out(self.root, 0))
         lines = "\n".join(line.rstrip() for line in laid_out.split("\n"))
         return _EMPTY_LINES.sub("\n\n", lines).strip()
 
@@ -166,13 +135,13 @@ class _Layout:
         if tag == "br":
             return "\n"
         if tag == "iframe":  # its content is for programs that know no frames
-            return f"\n\n{html_to_text(node.attributes.get('srcdoc') or '', self._album)}\n\n"
+            return f"\n\n{WebPage(node.attributes.get('srcdoc') or '', self._album).write()}\n\n"
         if tag in {"noembed", "noframes"}:  # the parser leaves them as they are
-            return f"\n\n{html_to_text(node.text())}\n\n"
-        if tag in FORMULAS:
+            return f"\n\n{WebPage(node.text()).write()}\n\n"
+        if tag in notation.FORMULAS:
             is_stacked = (node.attributes.get("linethickness") or "1")[0] == "0"
             parts = [self._lay_out_child(at, depth) for at in node.iter()]
-            return write_formula("noBar" if is_stacked else tag, parts)
+            return notation.write_formula("noBar" if is_stacked else tag, parts)
         if tag in _CODE and not self._is_pre:
             return self._lay_out_code(node, depth)
         if tag == "table" and node.css_first("table table") is None:
@@ -192,8 +161,6 @@ class _Layout:
             return f"\n{attributes.get('label') or ''}\n{self._lay_out(node, depth + 1)}"
         if tag == "option" and "selected" in attributes:
             return f"\n☒ {self._lay_out(node, depth + 1)}\n"
-        if tag in _LISTS:
-            self._number_items(node)
         inner = self._lay_out(node, depth + 1)
         return self._write_element(node, inner, self._style_of(node))
 
@@ -201,22 +168,23 @@ class _Layout:
         """Return what an element shows round what those in it show."""
         tag, attributes = node.tag, node.attributes
         if (tag in _STRUCK or "line-through" in style.get("text-decoration", "")) and inner.strip():
-            inner = strike_text(inner)
+            inner = notation.strike_text(inner)
         if level := _RAISED.get(style.get("vertical-align", ""), _RAISED.get(tag, 0)):
-            return raise_text(inner, level)
+            return notation.raise_text(inner, level)
         if tag == "rt":
-            return write_ruby(inner)
+            return notation.write_ruby(inner)
         if tag[:1] == "h" and tag[1:] in {"1", "2", "3", "4", "5", "6"}:
             title = " ".join(inner.split())
             return f"\n\n{'#' * int(tag[1:])} {title}\n\n" if title else ""
         if tag == "li":
             lines = "\n  ".join(filter(None, inner.strip().split("\n")))
-            return f"\n{self._marks.get(node.mem_id, '-')} {lines}" if lines else ""
+            mark = self._count_item(node)
+            return f"\n{mark} {lines}" if lines else ""
         if tag == "a":
             address, label = attributes.get("href") or "", inner.strip()
             if attributes.get("epub:type") == "noteref" or attributes.get("role") == "doc-noteref":
-                return raise_text(inner, 1)
-            is_plain = not address.startswith(_OUTSIDE) or shows_address(label, address)
+                return notation.raise_text(inner, 1)
+            is_plain = not address.startswith(_OUTSIDE) or notation.shows_address(label, address)
             inner = f"\x12{inner}\x12" if address.startswith("#") else inner  # a note's, perhaps
             return inner if is_plain or "\n" in label else f"[{label}]({address})"
         is_block = tag in _BLOCKS or style.get("display") in _APART
@@ -225,36 +193,43 @@ class _Layout:
 
     def _lay_out_code(self, node: Any, depth: int) -> str:
         self._is_pre = True
-        lines = write_scripts(self._lay_out(node, depth + 1)).strip("\n")
+        lines = notation.write_scripts(self._lay_out(node, depth + 1)).strip("\n")
         self._is_pre = False
         fence = "~~~" if "```" in lines else "```"
         return f"\n\n{fence}\n{lines}\n{fence}\n\n" if lines else ""
 
-    def _number_items(self, of_list: Any) -> None:
-        """Keep the numbers of the items of a list, as they are shown."""
-        attributes, usual = of_list.attributes, _list_style(self._style_of(of_list))
-        items = [at for at in of_list.css("li") if _list_of(at) == of_list]
-        step = -1 if "reversed" in attributes else 1
-        number = as_integer(attributes.get("start"), len(items) if step < 0 else 1)
-        for at in items:
-            number = as_integer(at.attributes.get("value"), number)
-            kind = at.attributes.get("type") or attributes.get("type") or ""
-            style = _list_style(self._style_of(at)) or usual or STYLES.get(kind, "")
-            if of_list.tag == "ol" and (not style or (style == "none" and self._counts)):
-                style = "decimal"
-            if style not in {"", "disc", "none"}:
-                self._marks[at.mem_id] = f"{in_style(number, style)}."
-            number += step
+    def _count_item(self, item: Any) -> str:
+        """Count an item of a list, and return what is shown before it."""
+        of_list = item.parent
+        while of_list is not None and of_list.tag not in _LISTS:
+            of_list = of_list.parent
+        if of_list is None:
+            return "-"
+        attributes, step = of_list.attributes, -1 if "reversed" in of_list.attributes else 1
+        usual = sum(at.tag == "li" for at in of_list.iter()) if step < 0 else 1
+        first = notation.as_integer(attributes.get("start"), usual)
+        following = self._numbers.get(of_list.mem_id, first - step) + step
+        number = notation.as_integer(item.attributes.get("value"), following)
+        self._numbers[of_list.mem_id] = number
+        kind = item.attributes.get("type") or attributes.get("type") or ""
+        styles = (_list_style(self._style_of(node)) for node in (item, of_list))
+        style = next(filter(None, styles), notation.STYLES.get(kind, ""))
+        if of_list.tag == "ol" and (not style or (style == "none" and self._counts)):
+            style = "decimal"
+        is_marked = style in {"", "disc", "none"}
+        return "-" if is_marked else f"{notation.in_style(number, style)}."
 
     def _lay_out_table(self, node: Any, depth: int) -> str:
         def read(cell: Any) -> tuple[str, int, int]:
-            across = as_integer(cell.attributes.get("colspan"), 1)
-            down = as_integer(cell.attributes.get("rowspan"), 1)
+            across = notation.as_integer(cell.attributes.get("colspan"), 1)
+            down = notation.as_integer(cell.attributes.get("rowspan"), 1)
             return self._lay_out(cell, depth + 1), across, max(down, 0)
 
-        rows = spread_cells([*map(read, row.css("td, th"))] for row in node.css("tr"))
+        rows = notation.spread_cells([*map(read, row.css("td, th"))] for row in node.css("tr"))
         found = (self._lay_out(caption, depth + 1) for caption in node.css("caption"))
-        return "\n\n".join([*(" ".join(said.split()) for said in found), write_table(rows)])
+        return "\n\n".join(
+            [*(" ".join(said.split()) for said in found), notation.write_table(rows)]
+        )
 
 
 _REMARK = re.compile(r"/\*.*?(?:\*/|\Z)", re.DOTALL)
@@ -277,9 +252,13 @@ def _properties(declared: str) -> dict[str, str]:
 
 _RAISED = {"sup": 1, "super": 1, "sub": -1}
 _CSS = {"none": "none", "decimal": "decimal", "decimal-leading-zero": "decimalZero"}
-_CSS |= {"lower-greek": "lowerGreek", "lower-roman": STYLES["i"], "upper-roman": STYLES["I"]}
-_CSS |= dict.fromkeys(("lower-alpha", "lower-latin"), STYLES["a"])
-_CSS |= dict.fromkeys(("upper-alpha", "upper-latin"), STYLES["A"])
+_CSS |= {
+    "lower-greek": "lowerGreek",
+    "lower-roman": notation.STYLES["i"],
+    "upper-roman": notation.STYLES["I"],
+}
+_CSS |= dict.fromkeys(("lower-alpha", "lower-latin"), notation.STYLES["a"])
+_CSS |= dict.fromkeys(("upper-alpha", "upper-latin"), notation.STYLES["A"])
 _CSS |= dict.fromkeys(("circle", "disc", "square"), "disc")
 
 
@@ -287,13 +266,6 @@ def _list_style(style: dict[str, str]) -> str:
     """Return how CSS has a list marked or numbered; "" if it does not say, or is not known."""
     said = f"{style.get('list-style', '')} {style.get('list-style-type', '')}".split()
     return next((_CSS[one] for one in reversed(said) if one in _CSS), "")
-
-
-def _list_of(item: Any) -> Any:
-    found = item.parent
-    while found is not None and found.tag not in _LISTS:
-        found = found.parent
-    return found
 
 
 _DATA_URL = re.compile(r"data:image/[\w.+-]{1,40};base64,([A-Za-z0-9+/=\s%]{1,44000000})")
@@ -316,9 +288,7 @@ def find_picture(content: bytes, digest: str) -> bytes | None:
 def read_epub(content: bytes) -> Converted:
     """Read a book: its pages of HTML, in the order in which they are to be read."""
     package = Package(content)
-    container = package.parse("META-INF/container.xml")
-    root = None if container is None else next(container.iter("{*}rootfile"), None)
-    place = get(root, "full-path")
+    place = get(next(package.find("META-INF/container.xml", "rootfile"), None), "full-path")
     book = package.parse(place)
     if book is None or not place:
         raise ValueError("it is no EPUB, or a damaged one")
@@ -326,19 +296,15 @@ def read_epub(content: bytes) -> Converted:
         raise PasswordError
     files = {get(item, "id"): unquote(get(item, "href")) for item in book.iter("{*}item")}
     order = [get(item, "idref") for item in book.iter("{*}itemref")]
-    others = [
-        get(item, "id")
-        for item in book.iter("{*}item")
-        if get(item, "media-type") in _PAGE_TYPES and get(item, "properties") != "nav"
-    ]
+    pages = (item for item in book.iter("{*}item") if get(item, "media-type") in _PAGE_TYPES)
+    others = [get(item, "id") for item in pages if get(item, "properties") != "nav"]
     chapters, warnings = list[str](), list[str]()
     for identifier in dict.fromkeys(order + others):
         name = files.get(identifier, "-")
         part, why = _join(place, name), "it is missing"
         try:
             if (page := package.read(part)) is not None:
-                read_sheet = partial(_read_beside, package, part)
-                chapters.append(html_to_text(decode(page), read_sheet=read_sheet))
+                chapters.append(WebPage(decode(page), place=(package, part)).write())
                 continue
         except MemoryError:
             raise
@@ -357,7 +323,3 @@ _PAGE_TYPES = {"application/xhtml+xml", "text/html"}
 def _join(part: str, name: str) -> str:
     """Return the part of a package to which another one refers by a name."""
     return posixpath.normpath(posixpath.join(posixpath.dirname(part), name))
-
-
-def _read_beside(package: Package, part: str, name: str) -> bytes | None:
-    return package.read(_join(part, unquote(name)))

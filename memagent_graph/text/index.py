@@ -50,10 +50,8 @@ _K1, _B = 1.2, 0.4
 _MOST_COUNTED = 255
 _PART_LENGTH = 1 << 20
 """Code points of a text that make a part."""
-_TABLE_POSTINGS = 1 << 20
-"""Postings from which on parts are joined."""
-_MOST_PARTS = 256
-"""Parts that are not joined: each query looks its terms up in all of them."""
+_TABLE_POSTINGS, _MOST_PARTS = 1 << 20, 256
+"""Postings from which on parts are joined, and most parts that are not: queries ask them all."""
 _RECENT_BYTES = 1 << 26
 """Size of the indexes kept in memory for the next question, in bytes."""
 _DISK = 8
@@ -316,31 +314,16 @@ def open_index(source: Source) -> Index:
     For a source that is not on disk itself (text, streams) nothing is written: its index is only
     kept in memory for a while.
     """
-    leaves = [*_leaves(source)]
+    leaves: list[Source | str] = [source]  # with the headings between those that are joined
+    if isinstance(source, JoinedSource):
+        leaves = [leaf for pair in source.parts_with_headings() for leaf in pair]
     key = " ".join(leaf if isinstance(leaf, str) else _key(leaf) for leaf in leaves)
-    if (found := _recent.find(key)) is not None:
-        return found
     with _opens[hash(key) % len(_opens)]:  # a second caller finds the first one's index
-        if (found := _recent.find(key)) is None:
+        if (found := recent.find(key)) is None:
             on_disk = all(isinstance(leaf, str) or leaf.uri for leaf in leaves)
             found = Index(_parts(leaves), on_disk=on_disk and may_write_plain())
-            _recent.keep(key, found, digests_of(source))
+            recent.keep(key, found, digests_of(source))
     return found
-
-
-def forget_recent(digests: Collection[str]) -> None:
-    """Remove the indexes of these documents from this process's memory."""
-    _recent.forget(digests)
-
-
-def _leaves(source: Source) -> Iterator[Source | str]:
-    """The sources that a joined source consists of, and the headings between them, in order."""
-    if not isinstance(source, JoinedSource):
-        yield source
-        return
-    for heading, part in source.parts_with_headings():
-        yield heading
-        yield from _leaves(part)
 
 
 def _parts(leaves: Sequence[Source | str]) -> Iterator[IndexPart]:
@@ -400,13 +383,15 @@ class _Recent:
                     del self._indexes[old]
 
     def forget(self, digests: Collection[str]) -> None:
+        """Remove the indexes of these documents from this process's memory."""
         with self._lock:
             for key, (_, own) in [*self._indexes.items()]:
                 if not {*own}.isdisjoint(digests):
                     del self._indexes[key]
 
 
-_recent = _Recent()
+recent = _Recent()
+"""Indexes of the last questions, in memory."""
 _opens = [threading.Lock() for _ in range(64)]
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from memagent_graph.text.charset import decode, widen
 from memagent_graph.text.formats import FORMATS, Attachment, convert_within, write_attachments
-from memagent_graph.text.html import html_to_text
+from memagent_graph.text.html import WebPage
 from memagent_graph.text.source import Converted, warn_of
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def _read_message(message: Any) -> Converted:
     attached = list[Attachment]()
     heads = {name: _header(message, name) for name in _HEADERS}
     text = "\n\n".join(_read_parts(message, attached))
-    named = [one for one in attached if one.name]
+    named = [(name, one) for name, one in attached if name]
     said = warn_of(picture=len(attached) - len(named))
     return _write_message(heads, text, named, said)
 
@@ -73,7 +73,8 @@ def _read_parts(part: Any, attached: list[Attachment]) -> list[str]:
     """Return the texts of a part, and take its attachments; pictures in the text have no name."""
     kind, name = part.get_content_type(), part.get_filename()
     if kind == "multipart/encrypted":
-        attached.append(Attachment("encrypted message", "", ("was not read.",), 1.0))
+        unread = Converted(warnings=("was not read.",), lost=1.0)
+        attached.append(("encrypted message", unread))
         return []
     if kind.startswith("multipart/"):
         if not part.is_multipart():  # it says that it has parts
@@ -85,10 +86,10 @@ def _read_parts(part: Any, attached: list[Attachment]) -> list[str]:
         return []
     if not kind.startswith("text/") or name or part.is_attachment() or kind == "text/rtf":
         is_shown = kind.startswith("image/") and not name
-        attached.append(Attachment("") if is_shown else _attach(part))
+        attached.append(("", Converted()) if is_shown else _attach(part, name or kind))
         return []
     text = _text_of(part)
-    return [html_to_text(text) if kind == "text/html" else text]
+    return [WebPage(text).write() if kind == "text/html" else text]
 
 
 _WORDS = re.compile(r"\w+")
@@ -111,20 +112,18 @@ _WORDLESS = {
 """Parts that are no text of a message: styles of saved pages, and signatures."""
 
 
-def _attach(part: Any) -> Attachment:
+def _attach(part: Any, name: str) -> Attachment:
     kind = part.get_content_type()
-    name = part.get_filename() or kind
     if kind == "message/rfc822":
         inner, encoding = part.get_payload(0), str(part["Content-Transfer-Encoding"] or "").lower()
         if encoding == "base64":  # which the standard forbids
             inner = _parse(b64decode(inner.get_payload()))
-        found = _read_message(inner)
-        return Attachment(name, found.text, found.warnings, found.lost)
+        return name, _read_message(inner)
     if part.is_multipart():  # a report on the delivery
-        return Attachment(name, "".join(map(str, part.get_payload())).strip())
+        return name, Converted("".join(map(str, part.get_payload())).strip())
     is_text = kind.startswith("text/") and kind != "text/rtf"
     if is_text and not name.lower().endswith((*FORMATS,)):
-        return Attachment(name, _text_of(part))
+        return name, Converted(_text_of(part))
     return convert_within(name, part.get_payload(decode=True) or b"")
 
 
@@ -157,8 +156,8 @@ def read_outlook(content: bytes) -> Converted:
     """Read a message of Outlook with its attachments."""
     from oxmsg import Message
 
-    message = Message.load(BytesIO(content))
-    return read_outlook_storage(message._storage)  # noqa: SLF001 - `Message` decodes strictly
+    storage = Message.load(BytesIO(content))._storage  # noqa: SLF001 - it decodes strictly
+    return read_outlook_storage(storage)
 
 
 class _Item:
@@ -168,7 +167,7 @@ class _Item:
     """
 
     def __init__(self, storage: Any, pages: Sequence[int]) -> None:
-        self._streams = {one.name: one.bytes_ for one in storage.streams}
+        self._streams: dict[str, bytes] = {one.name: one.bytes_ for one in storage.streams}
         rows = self._streams.get("__properties_version1.0", b"")
         self._numbers = {  # the head of the rows is as long as one, one and a half, or two
             int.from_bytes(rows[at + 2 : at + 4], "little"): rows[at + 8 : at + 16]
@@ -182,8 +181,7 @@ class _Item:
 
     def binary(self, tag: int, kind: str = "0102") -> bytes:
         """Return the bytes of a property; none if there are none."""
-        found: bytes = self._streams.get(f"__substg1.0_{tag:04X}{kind}", b"")
-        return found
+        return self._streams.get(f"__substg1.0_{tag:04X}{kind}", b"")
 
     def text(self, *tags: int) -> str:
         """Return the first text that there is of these; "" without any.
@@ -231,7 +229,7 @@ def read_outlook_storage(storage: Any, pages: Sequence[int] = ()) -> Converted:
             attached.append(_attach_of_outlook(inner, item.pages))
     sent = timedelta(microseconds=item.number(_SENT, 8) // 10)
     heads |= {"Date": f"{_EPOCH + sent}" if sent else "", "Subject": item.text(_SUBJECT)}
-    return _write_message(heads, item.text(_BODY) or html_to_text(item.text(_HTML)), attached)
+    return _write_message(heads, item.text(_BODY) or WebPage(item.text(_HTML)).write(), attached)
 
 
 def _attach_of_outlook(storage: Any, pages: Sequence[int]) -> Attachment:
@@ -239,6 +237,5 @@ def _attach_of_outlook(storage: Any, pages: Sequence[int]) -> Attachment:
     name = item.text(*_FILE_NAME)
     for inner in storage.storages:
         if inner.name == f"__substg1.0_{_FILE:04X}000D":
-            found = read_outlook_storage(inner, pages)
-            return Attachment(name or "message", found.text, found.warnings, found.lost)
+            return name or "message", read_outlook_storage(inner, pages)
     return convert_within(name, item.binary(_FILE))

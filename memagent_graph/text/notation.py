@@ -97,14 +97,15 @@ def write_formula(kind: str, parts: Sequence[str]) -> str:
 
 
 _ROMAN_END, _CIRCLED_END, _COUNTED_END = 4000, 21, 100
-_ROMAN = [
-    *((1000, "m"), (900, "cm"), (500, "d"), (400, "cd"), (100, "c"), (90, "xc"), (50, "l")),
-    *((40, "xl"), (10, "x"), (9, "ix"), (5, "v"), (4, "iv"), (1, "i")),
-]
+_ROMAN = {1000: "m", 900: "cm", 500: "d", 400: "cd", 100: "c", 90: "xc", 50: "l", 40: "xl"}
+_ROMAN |= {10: "x", 9: "ix", 5: "v", 4: "iv", 1: "i"}
 _LETTERS = {"Letter": "abcdefghijklmnopqrstuvwxyz", "russian": "абвгдежзиклмнопрстуфхцчшщыэюя"}
 _ALPHABETS = {"Alpha": _LETTERS["Letter"], "Greek": "αβγδεζηθικλμνξοπρστυφχψω"}
 """Letters that are repeated after the last one ("aa", "bb"), and those that count ("aa", "ab")."""
-_HAN = "零一二三四五六七八九"
+_HAN, _COUNTING = (
+    "零一二三四五六七八九",
+    ("chineseCounting", "japaneseCounting", "taiwaneseCounting"),
+)
 
 
 def _in_letters(count: int, style: str) -> str:
@@ -123,10 +124,10 @@ def in_style(count: int, style: str) -> str:
     """Return a number as a list shows it, by Word's name of its style; others are in digits."""
     found = str(count)
     if count > 0 and (written := _in_letters(count, style)):
-        return written.upper() if "pper" in style else written
-    if style.endswith("Roman") and 0 < count < _ROMAN_END:
+        found = written
+    elif style.endswith("Roman") and 0 < count < _ROMAN_END:
         found = ""
-        for value, signs in _ROMAN:
+        for value, signs in _ROMAN.items():
             times, count = divmod(count, value)
             found += signs * times
     elif style == "ordinal":
@@ -134,10 +135,9 @@ def in_style(count: int, style: str) -> str:
         found += {1: "st", 2: "nd", 3: "rd"}.get(last, "th")
     elif style.startswith("decimalEnclosedCircle") and 0 < count < _CIRCLED_END:
         found = chr(0x245F + count)
-    elif style.startswith(("chineseCounting", "japaneseCounting", "taiwaneseCounting")):
-        if 0 < count < _COUNTED_END:
-            tens, ones = divmod(count, 10)
-            found = _HAN[tens] * (tens > 1) + "十" * (tens > 0) + _HAN[ones] * (ones > 0)
+    elif style.startswith(_COUNTING) and 0 < count < _COUNTED_END:
+        tens, ones = divmod(count, 10)
+        found = _HAN[tens] * (tens > 1) + "十" * (tens > 0) + _HAN[ones] * (ones > 0)
     elif style in {"decimalZero", "numberInDash", "none"}:
         found = {"decimalZero": f"{count:02}", "numberInDash": f"- {count} -"}.get(style, "")
     return found.upper() if "pper" in style else found

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from base64 import b64encode
 from collections import Counter
+from dataclasses import replace
 from functools import cache, partial
 from hashlib import sha256
+from importlib import import_module
 from io import BytesIO
 from math import inf, prod
 from statistics import mean, median
@@ -13,17 +15,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from PIL import (  # noqa: F401 - `Image.open` would look for them where no file may be opened
-    BmpImagePlugin,
-    GifImagePlugin,
-    Image,
-    ImageOps,
-    JpegImagePlugin,
-    MpoImagePlugin,
-    PngImagePlugin,
-    TiffImagePlugin,
-    WebPImagePlugin,
-)
+from PIL import Image, ImageOps
 from pypdfium2 import raw
 
 from memagent_graph.pictures import Picture, has_ocr, write_mark
@@ -38,30 +30,16 @@ if TYPE_CHECKING:
 
 MOST_PIXELS = 80_000_000
 """Pixels above which a picture is refused: unpacking it would take 320 MB."""
-
 MOST_BYTES = 32 << 20
 """Bytes of a picture's file above which it is refused."""
-
 _LONGEST_SIDE = 2048
 """Longest side of a picture as models get it, in pixels: they scale it down to that themselves."""
-
-MEDIA_TYPES = {
-    "BMP": "image/bmp",
-    "GIF": "image/gif",
-    "JPEG": "image/jpeg",
-    "MPO": "image/jpeg",  # of cameras with two lenses
-    "PNG": "image/png",
-    "TIFF": "image/tiff",
-    "WEBP": "image/webp",
-}
-"""Media types of formats that are read. SVG, EMF and WMF draw; PSD and ICO are rare."""
-
-_FORMATS = [kind for kind in MEDIA_TYPES if kind != "MPO"]
-"""Formats by what opens them: JPEG opens those of two lenses."""
-
-_DESCRIBED = ("Description", "Title", "Comment", "comment")
-_EXIF_DESCRIPTION = 0x010E
-
+_FORMATS = ["BMP", "GIF", "JPEG", "PNG", "TIFF", "WEBP"]
+"""Formats that are read. SVG, EMF and WMF draw; PSD and ICO are rare."""
+MEDIA_TYPES = {kind: f"image/{kind.lower()}" for kind in _FORMATS} | {"MPO": "image/jpeg"}
+"""Media types of formats; what opens JPEG opens MPO, of cameras with two lenses."""
+for _kind in ("Bmp", "Gif", "Jpeg", "Mpo", "Png", "Tiff", "WebP"):
+    import_module(f"PIL.{_kind}ImagePlugin")  # which `Image.open` could not do where files are shut
 Image.MAX_IMAGE_PIXELS = None  # the limits here are stricter, and fail instead of warning
 
 
@@ -91,14 +69,6 @@ def check_size(width: int, height: int) -> None:
     if width * height > MOST_PIXELS:
         message = f"it has {width * height:,} pixels, more than {MOST_PIXELS:,}"
         raise PictureError(message)
-
-
-def describe(opened: Any) -> str:
-    """Return the description that a file of a picture has of itself; "" without one."""
-    said = [opened.info.get(key) for key in _DESCRIBED]
-    said.append(opened.getexif().get(_EXIF_DESCRIPTION))
-    texts = (one.decode("utf-8", "replace") if isinstance(one, bytes) else one for one in said)
-    return next((" ".join(str(text).split()) for text in texts if text), "")
 
 
 def draw(opened: Any) -> Any:
@@ -134,38 +104,20 @@ def encode(drawn: Any, media_type: str) -> tuple[str, str]:
     return MEDIA_TYPES[kind], b64encode(kept.getvalue()).decode()
 
 
-_SCALE = 200 / 72
-"""Pixels per point at which a page is drawn: 200 dots per inch."""
-
-_MOST_SIDE = 4000
-"""Longest side of a drawn page, in pixels."""
-
-_LEAST_SIDE = 32
-"""Pixels of a side below which a picture within a document is a bullet or a rule."""
-
-_LEAST_WORDS = 20_000
-"""Pixels below which no words are looked for in a picture within a document."""
-
+_SCALE, _MOST_SIDE = 200 / 72, 4000
+"""Pixels per point at which a page is drawn (200 dots per inch), and those of its longest side."""
+_LEAST_SIDE, _LEAST_WORDS = 32, 20_000
+"""Pixels of a side of a picture below which it is a bullet or rule, and in all, has no words."""
 _PAGE_SECONDS = 10.0
 """Time that is assumed for the first page, in seconds; the slowest one counts from then on."""
-
-_INK = 48
-"""Difference from the colour of the paper that is ink, of 255."""
-
-_MARGIN = 24
-"""Paper that is left round the ink, in pixels."""
-
+_INK, _MARGIN = 48, 24
+"""Difference from the colour of the paper that is ink, of 255, and pixels of paper round it."""
 _SURE = 0.92
 """Mean score of a page below which its words are doubtful; Cyrillic and Greek are below it."""
-
 _CROSSING = 0.2
 """Share of boxes that may stand across the gap between two columns, such as headings."""
-
-_PROSE = 6.0
-"""Width of a line of prose, in heights; cells of tables are shorter."""
-
-_COLUMN_ROWS = 4
-"""Least lines of a column."""
+_PROSE, _COLUMN_ROWS = 6.0, 4
+"""Width of a line of prose, in heights (cells are shorter), and least lines of a column."""
 
 
 class Box(NamedTuple):
@@ -262,26 +214,16 @@ class Album:
             self.unread += opened is None
             return write_mark(caption) if caption else ""
         digest, kind = sha256(content).hexdigest(), MEDIA_TYPES[opened.format]
-        mark = self.place(place, digest, kind, opened.size, caption, page)
+        about: Any = {"caption": caption, "page": page or None, "start": -1}
+        mark = self.place(Picture(0, place, digest, kind, *opened.size, **about))
         words = self.words_of(partial(draw, opened))
         self.unread += not words
         return mark + words
 
-    def place(
-        self,
-        place: str,
-        digest: str,
-        media_type: str,
-        size: tuple[int, int],
-        caption: str = "",
-        page: int = 0,
-        start: int = -1,
-    ) -> str:
-        """Number a picture, and return its mark; `start` is for one that gets none in the text."""
-        number = len(self.pictures) + 1
-        found = Picture(number, place, digest, media_type, *size, caption, page or None, start)
-        self.pictures.append(found)
-        return found.mark
+    def place(self, found: Picture) -> str:
+        """Number a picture, and return its mark; `start` is -1 if the mark stands in the text."""
+        self.pictures.append(replace(found, number=len(self.pictures) + 1))
+        return self.pictures[-1].mark
 
     def words_of(self, drawing: Callable[[], Any]) -> str:
         """Return what stands after the mark of the last picture: the words in it, if any."""
@@ -313,13 +255,9 @@ class Album:
 def read_picture(content: bytes) -> Converted:
     """Read a file that is a picture: its mark, and the words in it."""
     opened, album = open_picture(content), Album()
-    caption, digest = describe(opened), sha256(content).hexdigest()
-    mark = album.place("", digest, MEDIA_TYPES[opened.format], opened.size, caption, start=0)
-    if not has_ocr():
-        draw(opened)  # raises if it is cut off
-    words = album.read(partial(draw, opened))
-    if broken := [line for line in album.warnings if line.startswith("refused")]:
-        raise PictureError(broken[0].partition(": ")[2].rstrip("."))
+    digest, drawn = sha256(content).hexdigest(), draw(opened)  # raises if it is cut off
+    mark = album.place(Picture(0, "", digest, MEDIA_TYPES[opened.format], *opened.size))
+    words = album.read(lambda: drawn)
     return Converted("\n\n".join(filter(None, [mark, words])), (), album.warnings, album.pictures)
 
 

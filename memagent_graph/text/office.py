@@ -5,45 +5,23 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from contextlib import suppress
-from functools import partial
-from typing import TYPE_CHECKING
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any
 
 from openpyxl.styles.numbers import is_date_format
 from openpyxl.utils.datetime import from_excel
 
 from memagent_graph.pictures import write_mark
+from memagent_graph.text import notation
 from memagent_graph.text.formats import convert_within
-from memagent_graph.text.notation import (
-    MOST_REPEATED,
-    TICKS,
-    ListLevel,
-    count_item,
-    level_of_slide,
-    raise_text,
-    spread_cells,
-    strike_text,
-    symbol,
-    write_formula,
-    write_link,
-    write_ruby,
-    write_scripts,
-    write_table,
-)
 from memagent_graph.text.ocr import Album
-from memagent_graph.text.package import (
-    Element,
-    Package,
-    child,
-    get,
-    get_integer,
-    local,
-    own_parts,
-    value_of,
-)
+from memagent_graph.text.package import Package, child, get, get_integer, local, own_parts, value_of
 from memagent_graph.text.source import Converted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+
+    from memagent_graph.text.package import Element
 
 _FORMULAS = {"d", "eqArr", "f", "func", "limLow", "limUpp", "m", "nary", "rad"}
 _FORMULAS |= {"sPre", "sSub", "sSubSup", "sSup"}
@@ -61,37 +39,38 @@ def _read_formula(element: Element, inline: Callable[[Element], Iterable[str]]) 
     if name == "nary":
         *bounds, inner = ["", "", *parts][-3:]
         sign = get(child(settings, "chr"), "val", "\u222b")
-        return f"{write_formula('sSubSup', [sign, *bounds])} {inner}"
-    return write_formula("noBar" if value_of(settings, "type") == "noBar" else name, parts)
+        return f"{notation.write_formula('sSubSup', [sign, *bounds])} {inner}"
+    return notation.write_formula("noBar" if value_of(settings, "type") == "noBar" else name, parts)
 
 
 def _chart_text(root: Element | None) -> str:
     """Return the words of a chart or diagram, and the values of its series with their names."""
-    said = root.iter("{*}t") if root is not None else ()
-    words = " | ".join(text for at in said if (text := (at.text or "").strip()))
+    if root is None:
+        return ""
+    words = " | ".join(text for at in root.iter("{*}t") if (text := (at.text or "").strip()))
     rows = list[list[str]]()
-    for series in root.iter("{*}ser", "{*}data") if root is not None else ():
-        name = " ".join(_points(child(series, "tx")))
+    for series in root.iter("{*}ser", "{*}data"):
+        name = " ".join(point for tx in series.iter("{*}tx") for point in _points(tx))
         for part in (part for part in series if local(part) != "tx"):
             is_value = local(part) in {"bubbleSize", "numDim", "val", "yVal"}
             for level in [*part.iter("{*}lvl")] or [part]:  # of categories in categories
                 row = [name if is_value else "", *_points(level)]
                 if row[1:] and (is_value or row not in rows):
                     rows.append(row)
-    return "\n\n".join(filter(None, [words, write_table(rows)]))
+    return "\n\n".join(filter(None, [words, notation.write_table(rows)]))
 
 
-def _points(part: Element | None) -> list[str]:
+def _points(part: Element) -> list[str]:
     """Return the values of a series, in order; one that is missing is empty."""
-    found, formats = dict[int, str](), part.iter("{*}formatCode") if part is not None else ()
+    found, formats = dict[int, str](), part.iter("{*}formatCode")
     number_format = next((code.text for code in formats if code.text), "")
-    for point in part.iter("{*}pt") if part is not None else ():
+    for point in part.iter("{*}pt"):
         value = child(point, "v")
         said = point if value is None else value
         found[get_integer(point, "idx", len(found))] = _write_day(said.text or "", number_format)
-    if not found and part is not None:
+    if not found:
         return [value.text for value in part.iter("{*}v") if value.text]
-    return [found.get(at, "") for at in range(min(max(found, default=-1) + 1, MOST_REPEATED))]
+    return [found.get(at, "") for at in range(min(max(found) + 1, notation.MOST_REPEATED))]
 
 
 def _write_day(text: str, number_format: str) -> str:
@@ -113,6 +92,20 @@ DEEPEST = 6
 _HYPERLINK = re.compile(r'HYPERLINK[ \t]{1,9}"([^"]{1,2000})"')
 
 
+class Block(str):
+    """A text that stands by itself: a paragraph, a table, a chart or what else is no run of one."""
+
+    __slots__ = ()
+
+
+def split_blocks(pieces: Iterable[str]) -> tuple[str, list[str]]:
+    """Return the running text of pieces, and the blocks among them, which follow it."""
+    text, blocks = list[str](), list[str]()
+    for piece in pieces:
+        (blocks if isinstance(piece, Block) else text).append(piece)
+    return "".join(text), blocks
+
+
 class OfficeDocument:
     """A document in a package."""
 
@@ -122,25 +115,28 @@ class OfficeDocument:
     @classmethod
     def read(cls, content: bytes) -> Converted:
         """Return the text of a file."""
-        found, text, pages = cls(Package(content)), list[str](), list[int]()
-        length = 0
-        for block in filter(None, found.all_blocks()):
-            pages += [length] if block.startswith("\f") else []
-            text.append(block.removeprefix("\f") + "\n\n")
-            length += len(text[-1])
-        whole, unread = "".join(text).rstrip("\n"), found.album.objects
-        lost = unread / max(len(text) + unread, 1)
-        return Converted(whole, pages, found.album.warnings, found.album.pictures, lost)
+        found = cls(Package(content))
+        blocks = [*filter(None, found.all_blocks())]
+        pages, unread = "\n\n".join(blocks).rstrip("\n").split("\f"), found.album.objects
+        lost, starts = unread / max(len(blocks) + unread, 1), [*accumulate(map(len, pages[:-1]))]
+        return Converted("".join(pages), starts, found.album.warnings, found.album.pictures, lost)
 
     def all_blocks(self) -> Iterator[str]:
         """Yield headers, body, footers, notes; each slide or sheet, a page, after a form feed."""
         raise NotImplementedError
 
+    def _walk(self, parent: Element) -> Iterator[str]:
+        """Yield the pieces of text in an element, and what stands by itself as a `Block`."""
+        raise NotImplementedError
+
+    def _blocks(self, parent: Element) -> Iterator[str]:
+        return (piece for piece in self._walk(parent) if piece.strip())
+
     def _read_embedded(self, part: str) -> str:
         """Return the text of a document within this one; count it if it is not read."""
-        found = convert_within(part, self._package.read(part) or b"\0")
+        _, found = convert_within(part, self._package.read(part) or b"\0")
         self.album.objects += bool(found.lost)
-        return found.text
+        return found.text.replace("\f", "")
 
     def _show(self, part: str, caption: str) -> str:
         return self.album.add(self._package.read(part), part, caption.strip(), self.page)
@@ -153,58 +149,30 @@ class Drawing(OfficeDocument):
         super().__init__(package)
         self._part = package.main()
         self._links = package.targets(self._part)
-        self._counts, self._begun = dict[int, int](), dict[int, ListLevel]()
-        self._styles, self._margins = dict[str, Element](), set[str]()
+        self._counts, self._begun = dict[int, int](), dict[int, notation.ListLevel]()
+        self._styles, self._margins = dict[str, Any](), set[str]()
         self._described, self._fields = "", list[str]()
-        self._layouts, self._usual = list[Element](), list[Element]()  # of a slide, of its lists
+        self._layouts, self._usual = list[Any](), list[Any]()  # of a slide, of its lists
 
-    def _read_part(
-        self, part: str, *path: str, read: Callable[[Element], Iterable[str]] | None = None
-    ) -> Iterator[str]:
+    def _read_part(self, part: str, *path: str) -> Iterator[str]:
         """Yield the blocks of a part, or of what stands at a path of names in it."""
         before, self._links = self._links, self._package.targets(part)
         root = child(self._package.parse(part), *path)
         if root is not None:
-            yield from (read or self._blocks)(root)
+            yield from self._blocks(root)
         self._links = before
-
-    def _part_of(self, entry: Element) -> str:
-        """Return the part of a slide or sheet, by its entry in the list of all."""
-        relation = next((value for key, value in entry.attrib.items() if key[:1] == "{"), "")
-        return self._links.get(str(relation), ("", ""))[1]
 
     def _target(self, element: Element | None, *names: str) -> str:
         """Return the part or address that an element refers to by one of its attributes."""
-        found = next(filter(None, (get(element, name) for name in names)), "")
-        return self._links.get(found, ("", ""))[1]
-
-    def _blocks(self, parent: Element) -> Iterator[str]:
-        for element in parent:
-            name = local(element)
-            if name == "p":
-                yield from self._paragraph(element)
-            elif name == "tbl":
-                yield self._table(element)
-            elif name == "sp":
-                yield from self._shape(element)
-            elif name == "pic":
-                part = self._target(child(element, "blipFill", "blip"), "embed")
-                yield self._show(part, get(child(element, "nvPicPr", "cNvPr"), "descr"))
-            elif name in {"chart", "relIds"}:
-                yield _chart_text(self._package.parse(self._target(element, "dm", "id")))
-            elif name in {"altChunk", "oleObj"}:
-                yield self._read_embedded(self._target(element, "id"))
-            elif name == "AlternateContent":
-                forms = ([*self._blocks(form)] for form in element)
-                yield from next(filter(any, forms), [])
-            elif name not in LEFT_OUT:
-                yield from self._blocks(element)
+        given = {} if element is None else element.attrib  # a slide has an "id" of its own, too
+        ids = {key.rpartition("}")[2]: value for key, value in given.items() if key[0] == "{"}
+        return self._links.get(next(filter(None, map(ids.get, names)), ""), ("", ""))[1]
 
     def _shape(self, element: Element) -> Iterator[str]:
         place, self._counts = next(element.iter("{*}ph"), None), {}
         role = "" if place is None else get(place, "type", "body")
         self._usual = [] if place is None else [*self._styles_of(place, role)]
-        text = "\n".join(filter(None, self._blocks(element)))
+        text = "\n".join(self._blocks(element))
         known = self._margins if role in _MARGINS else set[str]()
         if text and role != "sldNum" and text not in known:
             known.add(text)
@@ -220,73 +188,81 @@ class Drawing(OfficeDocument):
             if role not in _TITLES | _MARGINS:
                 yield child(root, "txStyles", "bodyStyle")
 
-    def _paragraph(self, element: Element) -> Iterator[str]:
-        boxes: list[str] = []
-        text = write_scripts("".join(self._inline(element, boxes))).replace("\v", "\n").strip()
+    def _paragraph(self, element: Element, text: str) -> str:
+        """Return the text of a paragraph with what stands before it."""
         settings = child(element, "pPr")
         at = get_integer(settings, "lvl")
         styles = (child(element.getparent(), "lstStyle"), *self._usual)
         places = (settings, *(child(style, f"lvl{at + 1}pPr") for style in styles))
         marks = (mark for place in places if place is not None for mark in place)
         numbered = next((mark for mark in marks if local(mark) in _BULLETS), None)
-        if text and (numbered is None or local(numbered) != "buAutoNum"):
+        if numbered is None or local(numbered) != "buAutoNum":
             self._counts = {key: count for key, count in self._counts.items() if key < at}
-        elif text:
-            level = level_of_slide(get(numbered, "type"), get_integer(numbered, "startAt", 1), at)
-            if self._begun.get(at) != level:  # another kind of numbers begins anew
-                self._counts.pop(at, None)
-            self._begun[at] = level
-            text = count_item({at: level}, at, self._counts) + text
-        yield from filter(None, [text, *boxes])
+            return text
+        first = get_integer(numbered, "startAt", 1)
+        level = notation.level_of_slide(get(numbered, "type"), first, at)
+        if self._begun.get(at) != level:  # another kind of numbers begins anew
+            self._counts.pop(at, None)
+        self._begun[at] = level
+        return notation.count_item({at: level}, at, self._counts) + text
 
-    def _inline(self, parent: Element, boxes: list[str]) -> Iterator[str]:  # noqa: C901, PLR0912 - a list
-        """Yield the pieces of a paragraph; text boxes in it become blocks after it."""
+    def _walk(self, parent: Element) -> Iterator[str]:  # noqa: C901, PLR0912 - a list
         for element in parent:
             name = local(element)
-            if name == "t":
-                yield element.text or ""
-            elif name in SIGNS:
-                yield SIGNS[name]
+            if name == "t" or name in SIGNS:
+                yield SIGNS.get(name) or element.text or ""
             elif name == "r":
-                yield self._run(element, boxes)
+                yield from self._run(element)
+            elif name == "p":
+                text, blocks = split_blocks(self._walk(element))
+                text = notation.write_scripts(text).replace("\v", "\n").strip()
+                yield Block(self._paragraph(element, text) if text else "")
+                yield from blocks
+            elif name == "tbl":
+                yield Block(self._table(element))
+            elif name == "sp":
+                yield from map(Block, self._shape(element))
             elif name in _FORMULAS and "/math}" in element.tag:
-                yield _read_formula(element, partial(self._inline, boxes=boxes))
-            elif name == "sym":
-                yield symbol(get(element, "char"), get(element, "font"))
-            elif name == "ffData":
-                yield _form_field(element)
-            elif name == "txbxContent":
-                boxes += self._blocks(element)
-            elif name in {"footnoteReference", "endnoteReference", "commentReference"}:
-                mark = {"f": "^", "e": "^e", "c": "comment "}[name[0]]
-                yield f"[{mark}{get(element, 'id')}]"
+                yield _read_formula(element, self._walk)
+            elif name in _DRAWN:
+                yield _DRAWN[name](element)
+            elif name in _NOTES:
+                yield from map(Block, self._note(element, _NOTES[name]))
+            elif name.endswith("Reference") and name[:-9] in _NOTES:
+                yield f"[{_NOTES[name[:-9]]}{get(element, 'id')}]"
             elif name == "instrText":
                 self._fields[-1:] = ["".join([*self._fields[-1:], element.text or ""])]
             elif name == "fldChar":
                 yield self._field(get(element, "fldCharType"))
-                yield from self._inline(element, boxes)
+                yield from self._walk(element)
             elif name == "ruby":
-                said, below = child(element, "rt"), child(element, "rubyBase")
-                for part, write in ((below, str), (said, write_ruby)):
-                    yield write("".join(self._inline(part, boxes))) if part is not None else ""
-            elif name == "textpath":
-                yield get(element, "string")
+                for part in sorted(element, key=local, reverse=True):  # the base before its `rt`
+                    text = "".join(self._walk(part))
+                    yield notation.write_ruby(text) if local(part) == "rt" else text
             elif name in {"fldSimple", "hyperlink"}:
                 found = _HYPERLINK.search(get(element, "instr"))
-                address = found[1] if found else self._target(element, "id")
-                yield write_link("".join(self._inline(element, boxes)), address)
-            elif name == "AlternateContent":
-                yield from self._choose(element, boxes)
-            elif name == "OLEObject":
-                boxes.append(self._read_embedded(self._target(element, "id")))
+                text, blocks = split_blocks(self._walk(element))
+                yield notation.write_link(text, found[1] if found else self._target(element, "id"))
+                yield from blocks
+            elif name == "AlternateContent":  # forms of the same content
+                forms = ([*self._walk(form)] for form in element)
+                yield from next((form for form in forms if "".join(form).strip()), ())
+            elif name in {"altChunk", "OLEObject", "oleObj"}:
+                yield Block(self._read_embedded(self._target(element, "id")))
             elif name == "control":
                 self.album.objects += 1
-            elif name in {"docPr", "imagedata", "blip"}:
+            elif name in {"blip", "docPr", "imagedata", "pic"}:
                 yield from self._picture(element, name)
             elif name in {"chart", "relIds"}:
-                boxes.append(_chart_text(self._package.parse(self._target(element, "id", "dm"))))
+                yield Block(_chart_text(self._package.parse(self._target(element, "id", "dm"))))
             elif name not in LEFT_OUT:
-                yield from self._inline(element, boxes)
+                yield from self._walk(element)
+
+    def _note(self, note: Element, mark: str) -> Iterator[str]:
+        text = " ".join(self._blocks(note)).strip()
+        if text and get(note, "type") not in {"separator", "continuationSeparator"}:
+            author = get(note, "author")
+            yield f"[{mark}{get(note, 'id')}]: {author + ': ' if author else ''}{text}"
 
     def _field(self, event: str) -> str:
         """Return what the end of a field shows after its result, or in place of one."""
@@ -299,21 +275,22 @@ class Drawing(OfficeDocument):
         address = _HYPERLINK.search(code)
         return f" <{address[1]}>" if address else ""
 
-    def _run(self, element: Element, boxes: list[str]) -> str:
-        text, settings = "".join(self._inline(element, boxes)), child(element, "rPr")
+    def _run(self, element: Element) -> Iterator[str]:
+        (text, blocks), settings = split_blocks(self._walk(element)), child(element, "rPr")
         styles = self._style_chain(value_of(settings, "rStyle"))
         places = [settings, *(child(style, "rPr") for style in styles)]
-        ticks = TICKS.get(get(child(settings, "rFonts"), "ascii").lower(), {})
+        ticks = notation.TICKS.get(get(child(settings, "rFonts"), "ascii").lower(), {})
         text = "".join(ticks.get(ord(sign) & 0xFF, sign) for sign in text) if ticks else text
         raised = next(filter(None, (value_of(place, "vertAlign") for place in places)), "")
         level = get_integer(settings, "baseline") or get_integer(child(settings, "position"), "val")
         marks = (child(settings, name) for name in ("strike", "dstrike"))
-        is_struck = any(get(mark, "val", "1") not in _OFF for mark in marks if mark is not None)
+        is_struck = any(get(mark, "val", "1") not in OFF for mark in marks if mark is not None)
         if is_struck or get(settings, "strike", "noStrike") != "noStrike":
-            text = strike_text(text)
-        text = raise_text(text, LEVELS.get(raised, level))
+            text = notation.strike_text(text)
+        text = notation.raise_text(text, LEVELS.get(raised, level))
         address = self._target(child(settings, "hlinkClick"), "id")
-        return write_link(text, address if ":" in address else "")
+        yield notation.write_link(text, address if ":" in address else "")
+        yield from blocks
 
     def _style_chain(self, name: str) -> Iterator[Element]:
         seen = set()
@@ -322,16 +299,6 @@ class Drawing(OfficeDocument):
             yield self._styles[name]
             name = value_of(self._styles[name], "basedOn")
 
-    def _choose(self, element: Element, boxes: list[str]) -> Iterator[str]:
-        """Yield one of two forms of the same content."""
-        for form in element:
-            found: list[str] = []
-            text = "".join(self._inline(form, found))
-            if text.strip() or found:
-                boxes += found
-                yield text
-                return
-
     def _picture(self, element: Element, name: str) -> Iterator[str]:
         if name == "docPr":
             described = get(element, "descr").strip()
@@ -339,24 +306,27 @@ class Drawing(OfficeDocument):
                 self._described = described
             elif described:  # of a chart
                 yield write_mark(described)
+        elif name == "pic":
+            self._described = self._described or get(child(element, "nvPicPr", "cNvPr"), "descr")
+            yield from self._walk(element)
         else:
             described, self._described = self._described or get(element, "title"), ""
             yield self._show(self._target(element, "embed", "id"), described)
 
     def _table(self, element: Element) -> str:
-        def read(cell: Element) -> tuple[str, int, int]:
-            width = get_integer(child(cell, "tcPr", "gridSpan"), "val", 1)
-            return " ".join(self._blocks(cell)), width, 1
-
-        def read_row(row: Element) -> list[tuple[str, int, int]]:
+        rows = []
+        for row in own_parts(element, "tr", "tbl"):
             before = get_integer(child(row, "trPr", "gridBefore"), "val")
-            return [("", before, 1)] * bool(before) + [*map(read, own_parts(row, "tc", "tr"))]
-
-        return write_table(spread_cells(map(read_row, own_parts(element, "tr", "tbl"))))
+            rows.append([("", before, 1)] * bool(before))
+            for cell in own_parts(row, "tc", "tr"):
+                width = get_integer(child(cell, "tcPr", "gridSpan"), "val", 1)
+                rows[-1].append((" ".join(self._blocks(cell)), width, 1))
+        return notation.write_table(notation.spread_cells(rows))
 
 
 _TITLES, _MARGINS = {"title", "ctrTitle"}, {"dt", "hdr", "ftr"}
 _USUALLY = {"idx": "0", "type": "body"}
+_NOTES = {"footnote": "^", "endnote": "^e", "comment": "comment "}
 _BULLETS = {"buAutoNum", "buBlip", "buChar", "buNone"}
 
 
@@ -366,10 +336,10 @@ class Word(Drawing):
     def __init__(self, package: Package) -> None:
         super().__init__(package)
         self._parts = dict(self._links.values())
-        styles = package.parse(self._parts.get("styles", "-"))
-        for style in styles if styles is not None else ():
+        for style in package.find(self._parts.get("styles", "-"), "style"):
             self._styles[get(style, "styleId")] = style
-        self._numbers = _Numbers(package.parse(self._parts.get("numbering", "-")))
+        numbering = self._parts.get("numbering", "-")
+        self._numbers = _Numbers(package.find(numbering, "abstractNum", "num"))
 
     def all_blocks(self) -> Iterator[str]:
         """Yield headers, body, footers, notes and comments."""
@@ -381,30 +351,16 @@ class Word(Drawing):
             text = "\n\n".join(self._read_part(self._target(reference, "id")))
             margins[local(reference)][text] = None
         yield from (*margins["headerReference"], *self._blocks(body), *margins["footerReference"])
-        for kind, mark in (("footnotes", "^"), ("endnotes", "^e"), ("comments", "comment ")):
-            notes = partial(self._notes, mark=mark)
-            yield from self._read_part(self._parts.get(kind, ""), read=notes)
+        for kind in _NOTES:
+            yield from self._read_part(self._parts.get(f"{kind}s", ""))
 
-    def _notes(self, root: Element, mark: str) -> Iterator[str]:
-        for note in root:
-            text = " ".join(self._blocks(note)).strip()
-            if text and get(note, "type") not in {"separator", "continuationSeparator"}:
-                author = get(note, "author")
-                yield f"[{mark}{get(note, 'id')}]: {author + ': ' if author else ''}{text}"
-
-    def _paragraph(self, element: Element) -> Iterator[str]:
-        boxes: list[str] = []
-        text = write_scripts("".join(self._inline(element, boxes))).strip()
+    def _paragraph(self, element: Element, text: str) -> str:
         settings = child(element, "pPr")
         chain = self._style_chain(value_of(settings, "pStyle"))
         named = {get(style, "styleId"): child(style, "pPr") for style in chain}
-        styles = [*named.values()]
-        if text:
-            label = self._numbers.label([settings, *styles], named)
-            level = self._level(settings, styles)
-            title = " ".join(text.split())
-            yield f"{'#' * level} {label}{title}" if level else f"{label}{text}"
-        yield from boxes
+        label = self._numbers.label([settings, *named.values()], named)
+        level = self._level(settings, [*named.values()])
+        return f"{'#' * level} {label}{' '.join(text.split())}" if level else f"{label}{text}"
 
     def _level(self, settings: Element | None, styles: Sequence[Element | None]) -> int:
         name = value_of(settings, "pStyle")
@@ -415,7 +371,7 @@ class Word(Drawing):
             return 1
         for place in (settings, *styles):
             if (level := child(place, "outlineLvl")) is not None:
-                number = int(get(level, "val", "9"))
+                number = get_integer(level, "val", DEEPEST)
                 return number + 1 if number < DEEPEST else 0
         return 0
 
@@ -427,31 +383,35 @@ def _form_field(element: Element) -> str:
     settings = (child(field, name) for name in ("checked", "result", "default"))
     setting = next((get(at, "val", "1") for at in settings if at is not None), "0")
     if box is not None:
-        return "\u2610" if setting in _OFF else "\u2612"
-    entries = [*choices.iter("{*}listEntry")] if choices is not None else []
-    at = int(setting) if setting.isdecimal() else 0
-    return get(entries[at], "val") if at < len(entries) else ""
+        return "\u2610" if setting in OFF else "\u2612"
+    entries = [] if choices is None else [get(at, "val") for at in choices.iter("{*}listEntry")]
+    return "".join(entries[notation.as_integer(setting, 0) :][:1])
 
 
-_OFF, LEVELS = {"0", "false", "off"}, {"superscript": 1, "subscript": -1}
+_DRAWN: dict[str, Callable[[Element], str]] = {
+    "ffData": _form_field,
+    "sym": lambda element: notation.symbol(get(element, "char"), get(element, "font")),
+    "textpath": lambda element: get(element, "string"),
+}
+OFF, LEVELS = {"0", "false", "off"}, {"superscript": 1, "subscript": -1}
 
 
 class _Numbers:
     """The numbers of paragraphs, counted as they are shown."""
 
-    def __init__(self, root: Element | None) -> None:
+    def __init__(self, elements: Iterable[Element]) -> None:
         self._used: dict[str, tuple[str, dict[int, Element], dict[int, int]]] = {}
         self._counts: defaultdict[str, dict[int, int]] = defaultdict(dict)
-        lists = dict[str, dict[int, Element]]()
+        lists = dict[str, dict[int, Any]]()
         links, named = dict[str, str](), dict[str, str]()  # lists by the style that they take
-        for element in root if root is not None else ():
+        for element in elements:
             name = get(element, "abstractNumId")
             if local(element) == "abstractNum":
                 inner = (level for level in element if local(level) == "lvl")
                 lists[name] = {get_integer(level, "ilvl"): level for level in inner}
                 links[name] = value_of(element, "numStyleLink")
                 named[value_of(element, "styleLink")] = name
-            elif local(element) == "num":
+            else:
                 name = value_of(element, "abstractNumId")
                 name = named.get(links.get(name) or "-", name)
                 levels, begins = {**lists.get(name, {})}, dict[int, int]()
@@ -473,7 +433,7 @@ class _Numbers:
         )
         name, levels, begins = self._used.get(used, ("", {}, {}))
         fitting = (at for at in levels if value_of(levels[at], "pStyle") in styles)
-        at = int(depth) if depth.isdecimal() else next(fitting, 0)
+        at = notation.as_integer(depth, -1) if depth else next(fitting, 0)
         if at not in levels:
             return ""
         if at in begins:  # once
@@ -481,12 +441,12 @@ class _Numbers:
         shown = {key: _level_of_word(level, key) for key, level in levels.items()}
         begun = {key: level.start for key, level in shown.items() if key < at}
         self._counts[name] = {**begun, **self._counts[name]}  # a level that is passed over counts
-        return count_item(shown, at, self._counts[name])
+        return notation.count_item(shown, at, self._counts[name])
 
 
-def _level_of_word(element: Element, at: int) -> ListLevel:
+def _level_of_word(element: Element, at: int) -> notation.ListLevel:
     style = value_of(element, "numFmt")
-    return ListLevel(
+    return notation.ListLevel(
         "-" if style == "bullet" else value_of(element, "lvlText"),
         style,
         get_integer(child(element, "start"), "val"),
@@ -500,10 +460,9 @@ class Slides(Drawing):
 
     def all_blocks(self) -> Iterator[str]:
         """Yield the blocks of each slide."""
-        order = child(self._package.parse(self._part), "sldIdLst")
-        for slide in order if order is not None else ():
+        for slide in self._package.find(self._part, "sldId"):
             self.page += 1
-            yield from self._slide(self._part_of(slide))
+            yield from self._slide(self._target(slide, "id"))
 
     def _slide(self, part: str) -> Iterator[str]:
         above, self._layouts = part, []
@@ -511,14 +470,13 @@ class Slides(Drawing):
             above = dict(self._package.targets(above).values()).get(kind, "-")
             self._layouts.append(self._package.parse(above))
         shown = get(self._package.parse(part), "show", "1")
-        yield f"\f<!-- Slide number: {self.page}{' (hidden)' if shown in _OFF else ''} -->"
+        yield f"\f<!-- Slide number: {self.page}{' (hidden)' if shown in OFF else ''} -->"
         yield from self._read_part(part, "cSld", "spTree")
         self._layouts = []
         for kind, target in self._package.targets(part).values():
             if kind == "notesSlide":
-                notes = "\n".join(filter(None, self._read_part(target, "cSld", "spTree")))
+                notes = "\n".join(self._read_part(target, "cSld", "spTree"))
                 yield f"Notes: {notes}" if notes else ""
             elif kind == "comments":
-                root = self._package.parse(target)
-                for text in root.iter("{*}text", "{*}t") if root is not None else ():
-                    yield f"Comment: {text.text}" if text.text else ""
+                said = (text.text for text in self._package.find(target, "text", "t"))
+                yield from (f"Comment: {text}" for text in said if text)

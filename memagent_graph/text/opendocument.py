@@ -7,35 +7,16 @@ from typing import TYPE_CHECKING
 
 from lxml import etree
 
-from memagent_graph.text.html import html_to_text
-from memagent_graph.text.notation import (
-    MOST_REPEATED,
-    STYLES,
-    ListLevel,
-    count_item,
-    name_hidden,
-    raise_text,
-    strike_text,
-    write_link,
-    write_ruby,
-    write_scripts,
-    write_table,
-)
-from memagent_graph.text.office import DEEPEST, LEFT_OUT, SIGNS, OfficeDocument
-from memagent_graph.text.package import (
-    Element,
-    Package,
-    child,
-    get,
-    get_integer,
-    local,
-    own_parts,
-    parse_xml,
-)
+from memagent_graph.text import notation
+from memagent_graph.text.html import WebPage
+from memagent_graph.text.office import DEEPEST, LEFT_OUT, SIGNS, Block, OfficeDocument, split_blocks
+from memagent_graph.text.package import child, get, get_integer, local, own_parts, parse_xml
 from memagent_graph.text.source import PasswordError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from memagent_graph.text.package import Element, Package
 
 
 class OpenDocument(OfficeDocument):
@@ -44,29 +25,26 @@ class OpenDocument(OfficeDocument):
     def __init__(self, package: Package) -> None:
         super().__init__(package)
         self._levels, self._hidden, self._struck = dict[str, int](), set[str](), set[str]()
-        self._lists: dict[str, dict[int, ListLevel]] = {}
+        self._lists: dict[str, dict[int, notation.ListLevel]] = {}
         self._counted: dict[str, dict[int, int]] = defaultdict(dict)
         self._style, self._depth, self._counts, self._label = "", -1, dict[int, int](), ""
 
     def all_blocks(self) -> Iterator[str]:
         """Yield headers, body and footers."""
-        manifest = self._package.parse("META-INF/manifest.xml")
-        if manifest is not None and next(manifest.iter("{*}encryption-data"), None) is not None:
+        if [*self._package.find("META-INF/manifest.xml", "encryption-data")]:
             raise PasswordError
+        self._learn_styles("styles.xml")
+        margins: dict[str, list[str]] = {"header": [], "footer": []}
+        for margin in self._package.find("styles.xml", "header", "footer"):
+            margins[local(margin)] += self._blocks(margin)
+        self._learn_styles("content.xml")
         body = child(self._package.parse("content.xml"), "body")
         if body is None:
             raise ValueError("it has no text of its own, or is damaged")
-        styles = self._package.parse("styles.xml")
-        for root in (styles, body.getparent()):
-            if root is not None:
-                self._learn_styles(root)
-        margins: dict[str, list[str]] = {"header": [], "footer": []}
-        for margin in styles.iter("{*}header", "{*}footer") if styles is not None else ():
-            margins[local(margin)] += self._blocks(margin)
         yield from (*margins["header"], *self._blocks(body), *margins["footer"])
 
-    def _learn_styles(self, root: Element) -> None:
-        for style in root.iter("{*}style"):
+    def _learn_styles(self, part: str) -> None:
+        for style in self._package.find(part, "style"):
             name = get(style, "name")
             base, shown = get(style, "parent-style-name"), child(style, "text-properties")
             position = get(shown, "text-position").partition(" ")[0]
@@ -80,46 +58,64 @@ class OpenDocument(OfficeDocument):
             seen = get(child(style, "drawing-page-properties"), "visibility")
             if not is_shown or seen == "hidden":
                 self._hidden.add(name)
-        for style in root.iter("{*}list-style", "{*}outline-style"):
+        for style in self._package.find(part, "list-style", "outline-style"):
             name = get(style, "name") if local(style) == "list-style" else _OUTLINE
             self._lists[name] = {get_integer(at, "level", 1) - 1: _list_level(at) for at in style}
 
-    def _blocks(self, parent: Element) -> Iterator[str]:
+    def _walk(self, parent: Element, *, is_text: bool = False) -> Iterator[str]:  # noqa: C901 - a list
+        yield (parent.text or "") * is_text
         for element in parent:
             name = local(element)
             if name in {"p", "h"}:
-                yield from self._paragraph(element, name)
+                yield from map(Block, self._paragraph(element, name))
+            elif name in SIGNS:
+                yield SIGNS[name] * min(get_integer(element, "c", 1), notation.MOST_REPEATED)
             elif name == "list":
                 yield from self._list(element)
             elif name == "table":
                 is_sheet = local(parent) == "spreadsheet"
                 heading = f"\f## {get(element, 'name')}{self._say_hidden(element)}\n\n"
-                yield heading * is_sheet + self._table(element)
+                yield Block(heading * is_sheet + self._table(element))
             elif name == "page":
                 self.page += 1
-                yield f"\f<!-- Slide number: {self.page}{self._say_hidden(element)} -->"
-                yield from self._blocks(element)
-            elif name in {"footer-decl", "header-decl"}:
-                yield element.text or ""
-            elif name in {"annotation", "image"}:
-                is_note = name == "annotation"
-                yield self._note(element) if is_note else self._picture(element)
+                yield Block(f"\f<!-- Slide number: {self.page}{self._say_hidden(element)} -->")
+                yield from self._walk(element)
+            elif name in {"annotation", "note"}:
+                yield f" [{' '.join(self._blocks(element))}]"
+            elif name in {"custom-shape", "frame"}:
+                yield from map(Block, self._blocks(element))
+            elif name == "image":
+                yield self._picture(element)
             elif name in {"object", "object-ole"}:
                 yield from self._object(element)
             elif name not in LEFT_OUT:
-                yield from self._blocks(element)
+                is_inner = is_text or name in {"footer-decl", "header-decl"}
+                text, blocks = split_blocks(self._walk(element, is_text=is_inner))
+                yield self._write(text, name, element)
+                yield from blocks
+            yield (element.tail or "") * is_text
+
+    def _write(self, text: str, name: str, element: Element) -> str:
+        """Return the text of an element in a paragraph as it shows it."""
+        if name == "a":
+            return notation.write_link(text, get(element, "href"))
+        if name == "ruby-text":
+            return notation.write_ruby(text)
+        style = get(element, "style-name") if name == "span" else ""
+        text = notation.strike_text(text) if style in self._struck else text
+        return notation.raise_text(text, self._levels.get(style, 0))
 
     def _say_hidden(self, element: Element) -> str:
         return " (hidden)" if get(element, "style-name") in self._hidden else ""
 
     def _paragraph(self, element: Element, name: str) -> Iterator[str]:
-        boxes: list[str] = []
         level = min(get_integer(element, "outline-level", 1), DEEPEST) if name == "h" else 0
         outline = self._lists.get(_OUTLINE, {})
         label, self._label = self._label, ""
         if not label and level - 1 in outline and get(element, "is-list-header") != "true":
-            label = count_item(outline, level - 1, self._counted[_OUTLINE])
-        text = write_scripts(self._inline(element, boxes)).strip()
+            label = notation.count_item(outline, level - 1, self._counted[_OUTLINE])
+        text, boxes = split_blocks(self._walk(element, is_text=True))
+        text = notation.write_scripts(text).strip()
         yield f"{'#' * level} {label}{text}".lstrip(" ") if text else ""
         yield from boxes
 
@@ -138,8 +134,8 @@ class OpenDocument(OfficeDocument):
                 begin = get_integer(item, "start-value", -1)
                 if begin >= 0:
                     self._counts[self._depth] = begin - 1
-                self._label = count_item(levels, self._depth, self._counts)
-            yield from self._blocks(item)
+                self._label = notation.count_item(levels, self._depth, self._counts)
+            yield from self._walk(item)
             self._label = ""
         self._style, self._depth, self._counts = before
 
@@ -149,41 +145,16 @@ class OpenDocument(OfficeDocument):
         content = self._package.read(part := f"{name}/content.xml")
         root = parse_xml(content, part) if content else None
         if root is not None and local(root) == "math":
-            yield html_to_text(etree.tostring(root, encoding="unicode"))
+            yield WebPage(etree.tostring(root, encoding="unicode")).write()
         elif (body := child(root, "body")) is not None:
-            yield from self._blocks(body)
+            yield from self._walk(body)
         else:
             yield self._read_embedded(name)
-
-    def _note(self, element: Element) -> str:
-        return f"[{' '.join(filter(None, self._blocks(element)))}]"
 
     def _picture(self, element: Element) -> str:
         named = element.getparent().iter("{*}desc", "{*}title")
         caption = next((at.text for at in named if at.text), "")
         return self._show(get(element, "href").removeprefix("./"), caption)
-
-    def _inline(self, element: Element, boxes: list[str]) -> str:
-        pieces = [element.text or ""]
-        for found in element:
-            name = local(found)
-            if name in SIGNS:
-                pieces.append(SIGNS[name] * min(get_integer(found, "c", 1), MOST_REPEATED))
-            elif name in {"note", "annotation"}:
-                pieces.append(f" {self._note(found)}")
-            elif name in {"frame", "custom-shape"}:
-                boxes += filter(None, self._blocks(found))
-            elif name == "a":
-                pieces.append(write_link(self._inline(found, boxes), get(found, "href")))
-            elif name == "ruby-text":
-                pieces.append(write_ruby(self._inline(found, boxes)))
-            elif name not in LEFT_OUT:
-                style = get(found, "style-name") if name == "span" else ""
-                text = self._inline(found, boxes)
-                text = strike_text(text) if style in self._struck else text
-                pieces.append(raise_text(text, self._levels.get(style, 0)))
-            pieces.append(found.tail or "")
-        return "".join(pieces)
 
     def _table(self, element: Element) -> str:
         rows, number, hidden = list[list[str]](), 0, list[int]()
@@ -191,20 +162,26 @@ class OpenDocument(OfficeDocument):
             cells: list[str] = []
             for cell in row:
                 if local(cell) in {"table-cell", "covered-table-cell"}:
-                    times = min(get_integer(cell, "number-columns-repeated", 1), MOST_REPEATED)
+                    times = min(
+                        get_integer(cell, "number-columns-repeated", 1), notation.MOST_REPEATED
+                    )
                     cells += [" ".join(self._blocks(cell)) or _value(cell)] * times
             number += (times := get_integer(row, "number-rows-repeated", 1))
-            times = min(times, MOST_REPEATED) if any(cells) else 0
+            times = min(times, notation.MOST_REPEATED) if any(cells) else 0
             rows += [cells] * times
             if get(row, "visibility") in _COLLAPSED:
                 hidden += range(number - times + 1, number + 1)
         shown = list[bool]()
         for column in own_parts(element, "table-column", "table"):
             times = get_integer(column, "number-columns-repeated", 1)
-            shown += [get(column, "visibility") not in _COLLAPSED] * min(times, MOST_REPEATED)
+            shown += [get(column, "visibility") not in _COLLAPSED] * min(
+                times, notation.MOST_REPEATED
+            )
         filled = {at for row in rows for at, cell in enumerate(row) if cell}
         unseen = [at + 1 for at, is_shown in enumerate(shown) if at in filled and not is_shown]
-        return "\n\n".join(filter(None, [write_table(rows), name_hidden(hidden, unseen)]))
+        return "\n\n".join(
+            filter(None, [notation.write_table(rows), notation.name_hidden(hidden, unseen)])
+        )
 
 
 _COLLAPSED = {"collapse", "filter"}
@@ -212,7 +189,7 @@ _OUTLINE = "\n"
 """Stands for the numbers of headings in the place of a name, which has no line end."""
 
 
-def _list_level(element: Element) -> ListLevel:
+def _list_level(element: Element) -> notation.ListLevel:
     """Return how a list of OpenDocument numbers a level."""
     style, at = get(element, "num-format"), get_integer(element, "level", 1)
     is_repeated = get(element, "num-letter-sync") == "true"
@@ -220,9 +197,9 @@ def _list_level(element: Element) -> ListLevel:
     text = ".".join(f"%{number}" for number in numbers) if style else ""
     text = f"{get(element, 'num-prefix')}{text}{get(element, 'num-suffix')}"
     text = "-" if "bullet" in local(element) else text.strip()
-    style = STYLES.get(style, "")
+    style = notation.STYLES.get(style, "")
     style = style.replace("Alpha", "Letter") if is_repeated else style
-    return ListLevel(text, style, get_integer(element, "start-value", 1))
+    return notation.ListLevel(text, style, get_integer(element, "start-value", 1))
 
 
 def _value(cell: Element) -> str:

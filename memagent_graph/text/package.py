@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
 Element: TypeAlias = Any
 """An element of lxml, which has no types."""
-
 _EMPTY_ARCHIVE = b"PK\x05\x06" + bytes(18)
 _XML = b"<", b"\xef\xbb\xbf<", b"\xff\xfe", b"\xfe\xff"
 """How a file of XML begins, with and without a mark."""
@@ -28,6 +27,7 @@ class Package:
     def __init__(self, content: bytes) -> None:
         self._single = content if content.startswith(_XML) else b""  # all parts in one
         self._archive = ZipFile(BytesIO(_EMPTY_ARCHIVE if self._single else content))
+        self._last: tuple[str, Element] = "", None
         self._names = {name.replace("\\", "/").lower(): name for name in self._archive.namelist()}
 
     def read(self, part: str) -> bytes | None:
@@ -36,10 +36,20 @@ class Package:
         return None if name is None else self._archive.read(name)
 
     def parse(self, part: str) -> Element | None:
-        """Return the root of a part; None if the archive lacks it. Raises as `parse_xml`."""
-        is_whole = self._single and not part.startswith("META-INF")
-        content = self._single if is_whole else self.read(part)
-        return None if content is None else parse_xml(content, part)
+        """Return the root of a part; None if the archive lacks it. Raises as `parse_xml`.
+
+        The last one is kept.
+        """
+        if self._last[0] != part:
+            is_whole = self._single and not part.startswith("META-INF")
+            content = self._single if is_whole else self.read(part)
+            self._last = part, None if content is None else parse_xml(content, part)
+        return self._last[1]
+
+    def find(self, part: str, *names: str) -> Iterator[Element]:
+        """Yield the elements of a part with these names; none without the part."""
+        root = self.parse(part)
+        yield from () if root is None else root.iter(*(f"{{*}}{name}" for name in names))
 
     def stream(self, part: str, *names: str) -> Iterator[Element]:
         """Yield the elements of a part with these names, each as soon as it is complete.
@@ -58,9 +68,8 @@ class Package:
     def targets(self, part: str) -> dict[str, tuple[str, str]]:
         """Return (kind, part or address) of all that a part refers to, by id."""
         folder, name = posixpath.split(part.lstrip("/"))
-        links = self.parse(posixpath.join(folder, "_rels", f"{name}.rels"))
-        found = {}
-        for link in links if links is not None else ():
+        found, links = {}, posixpath.join(folder, "_rels", f"{name}.rels")
+        for link in self.find(links, "Relationship"):
             kind, target = link.get("Type", "").rpartition("/")[2], link.get("Target", "")
             if link.get("TargetMode") != "External":
                 target = posixpath.normpath(posixpath.join("/", folder, target)).lstrip("/")
@@ -69,9 +78,8 @@ class Package:
 
     def main(self) -> str:
         """Return the name of the part that holds the document."""
-        for kind, target in self.targets("").values():
-            if kind == "officeDocument":
-                return target
+        if target := dict(self.targets("").values()).get("officeDocument"):
+            return target
         raise ValueError("it is no Office file, or a damaged one")
 
 

@@ -7,52 +7,31 @@ import re
 from functools import partial
 from hashlib import sha256
 from itertools import accumulate, groupby
-from math import prod
 from operator import itemgetter
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pypdfium2 as pdfium
 from pypdfium2 import raw
 
+from memagent_graph.pictures import Picture
+from memagent_graph.text import ocr
 from memagent_graph.text.formats import convert_within, write_attachments
-from memagent_graph.text.notation import raise_text, shows_address, write_link, write_scripts
-from memagent_graph.text.ocr import (
-    MOST_PIXELS,
-    Album,
-    PageReader,
-    PictureError,
-    check_size,
-    draw,
-    pictures,
-)
+from memagent_graph.text.notation import raise_text, write_link, write_scripts
 from memagent_graph.text.source import Converted, PasswordError, warn_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from PIL import Image
-
 _END = "\n\n\f"
 """End of a page."""
-
 _BROKEN = re.compile("([^\\W\\d_])[\ufffe\x02]([a-zß-öø-ÿ])")
 """A word that a hyphen breaks at the end of a line; others keep their hyphen."""
-
-_PICTURE_SHARE = 0.1
-"""Share of a page above which a picture may hold text; logos and rules are smaller."""
-
-_FIGURE_SHARE = 0.02
-"""Share of a page from which a picture has a mark."""
-
-_SCAN_SHARE = 0.7
-"""Share of a page above which a picture is the page, scanned."""
-
+_FIGURE_SHARE, _PICTURE_SHARE, _SCAN_SHARE = 0.02, 0.1, 0.7
+"""Shares of a page from which a picture has a mark, may hold text, and is the page, scanned."""
 _NO_LETTER = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ue000-\uf8ff\ufffd]")
 """A code instead of a letter, as in a font that does not say which letters it draws."""
-
 _GARBLED_SHARE = 0.1
 """Share of such codes above which the text of a page is not what it shows."""
-
 _STAMP = 200
 """Characters below which the text of a scanned page is a stamp or header that was added to it."""
 
@@ -66,7 +45,7 @@ def read_pdf(content: bytes) -> Converted:
             raise PasswordError from error
         raise
     document.init_forms()
-    texts, ocr, album = list[str](), PageReader(), Album()
+    texts, reader, album = list[str](), ocr.PageReader(), ocr.Album()
     files = map(document.get_attachment, range(document.count_attachments()))
     attached = [convert_within(one.get_name(), bytes(one.get_data())) for one in files]
     damaged = garbled = pictured = 0
@@ -78,11 +57,11 @@ def read_pdf(content: bytes) -> Converted:
             texts.append(_END)
             continue
         text = _read_page(page)
-        picture = max((_share_of(found, page) for found in pictures(page)), default=0)
+        picture = max((_share_of(found, page) for found in ocr.pictures(page)), default=0)
         is_page = picture > _SCAN_SHARE
         is_garbled = len(_NO_LETTER.findall(text)) > _GARBLED_SHARE * len(text)
         if not text or is_garbled or (is_page and len(text) < _STAMP):
-            scanned = ocr.read(page, number + 1)
+            scanned = reader.read(page, number + 1)
             stamps = [line for line in text.splitlines() if line.strip() not in scanned]
             if scanned:
                 text, picture = "\n".join([scanned, *([] if is_garbled else stamps)]), 0
@@ -108,42 +87,41 @@ def read_pdf(content: bytes) -> Converted:
         damaged_page=damaged, page_whose_fonts_name_no_letters=garbled, page_with_a_picture=pictured
     )
     added, unread, missing = write_attachments(attached)
-    said = (*warnings, *unread, *ocr.warnings, *album.warnings)
+    said = (*warnings, *unread, *reader.warnings, *album.warnings)
     lost = (damaged + garbled + missing) / max(len(texts) + len(attached), 1)
     return Converted("".join([*texts, *added]), starts, said, album.pictures, lost)
 
 
-def _mark(album: Album, page: pdfium.PdfPage, number: int, start: int) -> list[str]:
+def _mark(album: ocr.Album, page: pdfium.PdfPage, number: int, start: int) -> list[str]:
     """Take the pictures of a page that are large enough to show something; return their marks.
 
     A page that is a picture as a whole needs no mark: `start` is its offset in the text, or -1.
     """
     marks = []
-    for at, found in enumerate(pictures(page)):
-        size = found.get_px_size()
-        if _share_of(found, page) < _FIGURE_SHARE or not 0 < prod(size) <= MOST_PIXELS:
+    for at, found in enumerate(ocr.pictures(page)):
+        across, down = found.get_px_size()
+        if _share_of(found, page) < _FIGURE_SHARE or not 0 < across * down <= ocr.MOST_PIXELS:
             continue
         digest = sha256(bytes(found.get_data())).hexdigest()
-        place = f"{number - 1},{at}"
-        mark = album.place(place, digest, "image/png", size, page=number, start=start)
+        place, kind = f"{number - 1},{at}", "image/png"
+        mark = album.place(Picture(0, place, digest, kind, across, down, "", number, start))
         marks.append(mark + ("" if start >= 0 else album.words_of(partial(_draw, found))))
     return marks
 
 
-def draw_picture(content: bytes, place: str) -> Image.Image:
+def draw_picture(content: bytes, place: str) -> Any:
     """Return the pixels of a picture of a PDF."""
     number, at = map(int, place.split(","))
     document = pdfium.PdfDocument(content)
-    found = [*pictures(document[number])] if number < len(document) else []
+    found = [*ocr.pictures(document[number])] if number < len(document) else []
     if at >= len(found):
-        raise PictureError("it is no longer in the document")
+        raise ocr.PictureError("it is no longer in the document")
     return _draw(found[at])
 
 
-def _draw(picture: pdfium.PdfImage) -> Image.Image:
-    check_size(*picture.get_px_size())
-    drawn: Image.Image = draw(picture.get_bitmap(render=True, scale_to_original=True).to_pil())
-    return drawn
+def _draw(picture: pdfium.PdfImage) -> Any:
+    ocr.check_size(*picture.get_px_size())
+    return ocr.draw(picture.get_bitmap(render=True, scale_to_original=True).to_pil())
 
 
 def _read_page(page: pdfium.PdfPage) -> str:
@@ -188,7 +166,7 @@ def _raise_figures(page: pdfium.PdfTextPage, found: re.Match[str]) -> str:
     parts = list[str]()
     for level, run in groupby(zip(levels, word, strict=True), key=itemgetter(0)):
         part = "".join(letter for _, letter in run)
-        parts.append(raise_text(part, level) if _FIGURE.match(part) else part)
+        parts.append(raise_text(part, level) if _FIGURE.search(part) else part)
     return "".join(parts) + line_end
 
 
@@ -223,22 +201,26 @@ def _remarks(document: pdfium.PdfDocument, page: pdfium.PdfPage, text: str) -> I
     Others, links apart, are empty, since they may draw something. What marks words, such as a
     highlight, may repeat these in place of a remark.
     """
-    for number in range(raw.FPDFPage_GetAnnotCount(page)):
-        mark = raw.FPDFPage_GetAnnot(page, number)
+    for mark in _annotations(page):
         kind = raw.FPDFAnnot_GetSubtype(mark)
         if kind == raw.FPDF_ANNOT_WIDGET:
             yield _field(document.formenv, mark) if document.formenv is not None else ""
         elif kind not in {raw.FPDF_ANNOT_LINK, raw.FPDF_ANNOT_POPUP}:
             said = _string(raw.FPDFAnnot_GetStringValue, mark, b"Contents")
             yield said if " ".join(said.split()) not in " ".join(text.split()) else ""
+
+
+def _annotations(page: pdfium.PdfPage) -> Iterator[object]:
+    for number in range(raw.FPDFPage_GetAnnotCount(page)):
+        mark = raw.FPDFPage_GetAnnot(page, number)
+        yield mark
         raw.FPDFPage_CloseAnnot(mark)
 
 
 def _links(document: pdfium.PdfDocument, page: pdfium.PdfPage) -> Iterator[str]:
     """Yield the text of each link of a page whose text is not its address, with the address."""
     found, text, edges = dict[str, str](), page.get_textpage(), raw.FS_RECTF()
-    for number in range(raw.FPDFPage_GetAnnotCount(page)):
-        mark = raw.FPDFPage_GetAnnot(page, number)
+    for mark in _annotations(page):
         action = raw.FPDFLink_GetAction(raw.FPDFAnnot_GetLink(mark))
         size = raw.FPDFAction_GetURIPath(document, action, None, 0)
         address = ctypes.create_string_buffer(size)
@@ -247,11 +229,9 @@ def _links(document: pdfium.PdfDocument, page: pdfium.PdfPage) -> Iterator[str]:
             said = text.get_text_bounded(edges.left, edges.bottom, edges.right, edges.top)
             name = address.value.decode("utf-8", "replace")
             found[name] = " ".join([*found.get(name, "").split(), *said.split()])  # of its lines
-        raw.FPDFPage_CloseAnnot(mark)
     text.close()
-    yield from (
-        write_link(said, name) for name, said in found.items() if not shows_address(said, name)
-    )
+    links = ((write_link(said, name), said) for name, said in found.items())
+    yield from (link for link, said in links if link != said)
 
 
 _CHOSEN = {raw.FPDF_FORMFIELD_CHECKBOX, raw.FPDF_FORMFIELD_RADIOBUTTON}

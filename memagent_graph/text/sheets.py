@@ -17,16 +17,9 @@ from openpyxl.utils.datetime import MAC_EPOCH, WINDOWS_EPOCH, from_excel, from_I
 from openpyxl.utils.escape import unescape
 
 from memagent_graph.templates import plural
-from memagent_graph.text.notation import (
-    as_integer,
-    name_hidden,
-    raise_text,
-    write_link,
-    write_scripts,
-    write_table,
-)
+from memagent_graph.text import notation
 from memagent_graph.text.office import LEVELS, Drawing
-from memagent_graph.text.package import child, get, local, value_of
+from memagent_graph.text.package import child, get, get_integer, local, value_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -43,21 +36,21 @@ class Workbook(Drawing):
 
     def __init__(self, package: Package) -> None:
         super().__init__(package)
-        self._root, parts = package.parse(self._part), dict(self._links.values())
+        parts = dict(self._links.values())
         strings = parts.get("sharedStrings", "xl/sharedStrings.xml")
         self._strings = [*map(_rich_text, package.stream(strings, "si"))]
-        self._formats = [*_formats(package.parse(parts.get("styles", "-")))]
-        since = get(child(self._root, "workbookPr"), "date1904")
-        self._epoch = MAC_EPOCH if since in {"1", "true"} else WINDOWS_EPOCH
+        self._formats = [*_formats(package, parts.get("styles", "-"))]
+        since = [get(at, "date1904") for at in package.find(self._part, "workbookPr")]
+        self._epoch = MAC_EPOCH if {"1", "true"} & {*since} else WINDOWS_EPOCH
         self._shared: dict[str, tuple[str, str]] = {}
         self._unknown = 0
 
     def all_blocks(self) -> Iterator[str]:
         """Yield the blocks of each sheet, with its name as the heading."""
-        for sheet in self._root.iter("{*}sheet") if self._root is not None else ():
+        for sheet in self._package.find(self._part, "sheet"):
             hidden = " (hidden)" if get(sheet, "state", "visible") != "visible" else ""
             yield f"\f## {get(sheet, 'name')}{hidden}"
-            yield from self._sheet(self._part_of(sheet))
+            yield from self._sheet(self._target(sheet, "id"))
         formulas = plural(self._unknown, "formula")
         said = f"did not compute {formulas}: save the file in a spreadsheet program."
         self.album.said += [said] if self._unknown else []
@@ -69,8 +62,8 @@ class Workbook(Drawing):
         for element in self._package.stream(part, "col", "row", "hyperlink", "headerFooter"):
             is_hidden = get(element, "hidden") in {"1", "true"}
             if local(element) == "col":
-                first, last = (as_integer(get(element, name), 0) for name in ("min", "max"))
-                unseen |= {*range(first, min(last, _MOST_COLUMNS) + 1)} if is_hidden else set()
+                last = min(get_integer(element, "max"), _MOST_COLUMNS)
+                unseen |= {*range(get_integer(element, "min"), last + 1)} if is_hidden else set()
             elif local(element) == "headerFooter":
                 margins |= dict.fromkeys(_CODES.sub(" ", said.text or "") for said in element)
             elif local(element) == "hyperlink":
@@ -78,14 +71,14 @@ class Workbook(Drawing):
                 column, cells = column_index_from_string(letters or "A") - 1, rows.get(row, [])
                 if column < len(cells):
                     address = links.get(get(element, "id"), ("", ""))[1]
-                    cells[column] = write_link(cells[column], address)
+                    cells[column] = notation.write_link(cells[column], address)
             else:
-                at = as_integer(get(element, "r"), at + 1)
+                at = get_integer(element, "r", at + 1)
                 rows[at] = self._row(element)
                 hidden += [at] if is_hidden and any(rows[at]) else []
         filled = {at for row in rows.values() for at, cell in enumerate(row, 1) if cell}
-        yield write_table(rows.values())
-        yield name_hidden(hidden, sorted(unseen & filled))
+        yield notation.write_table(rows.values())
+        yield notation.name_hidden(hidden, sorted(unseen & filled))
         yield from (" ".join(said.split()) for said in margins)
         comments = _comments_of(self._package, part)
         yield from (f"Comment on {cell}: {said}" for cell, said in comments.items())
@@ -116,14 +109,14 @@ class Workbook(Drawing):
             if not text and kind != "str":
                 self._unknown += 1
                 return self._formula(formula.text or "", shared, cell.get("r", ""))
-        at = as_integer(text, -1)
+        at = notation.as_integer(text, -1)
         if kind == "s":
             return self._strings[at] if 0 <= at < len(self._strings) else ""
         if kind == "b":
             return str(text in {"1", "true"}).upper()
         if kind in {"str", "e"} or not text:
             return str(unescape(text))
-        style = as_integer(cell.get("s", ""), 0)
+        style = notation.as_integer(cell.get("s", ""), 0)
         number_format = self._formats[style] if style < len(self._formats) else "General"
         return show(_value(text, kind, number_format, self._epoch), number_format)
 
@@ -139,8 +132,8 @@ class Workbook(Drawing):
 def _comments_of(package: Package, part: str) -> dict[str, str]:
     found: dict[str, str] = {}
     for kind, target in package.targets(part).values():
-        root = package.parse(target) if kind in {"comments", "threadedComment"} else None
-        for comment in root.iter("{*}comment", "{*}threadedComment") if root is not None else ():
+        part = target if kind in {"comments", "threadedComment"} else "-"
+        for comment in package.find(part, "comment", "threadedComment"):
             said = "".join(run.text or "" for run in comment.iter("{*}t", "{*}text")).strip()
             if said and (kind == "threadedComment" or get(comment, "ref") not in found):
                 found[get(comment, "ref")] = said
@@ -167,18 +160,17 @@ def _rich_text(element: Any) -> str:
         level = LEVELS.get(value_of(part, "rPr", "vertAlign"), 0)
         said = part if local(part) == "t" else child(part, "t") if local(part) == "r" else None
         text = unescape(said.text or "") if said is not None else ""  # "_x000D_": a line end
-        pieces.append(raise_text(text, level))
-    return write_scripts("".join(pieces))
+        pieces.append(notation.raise_text(text, level))
+    return notation.write_scripts("".join(pieces))
 
 
-def _formats(styles: Any) -> Iterator[str]:
-    own = dict[str, str]()
-    for element in styles.iter("{*}numFmt") if styles is not None else ():
-        own[get(element, "numFmtId")] = get(element, "formatCode")
-    used = child(styles, "cellXfs")
-    for element in used if used is not None else ():
-        number = get(element, "numFmtId", "0")
-        yield own.get(number) or BUILTIN_FORMATS.get(as_integer(number, 0)) or "General"
+def _formats(package: Package, part: str) -> Iterator[str]:
+    made = package.find(part, "numFmt")
+    own = {get(element, "numFmtId"): get(element, "formatCode") for element in made}
+    for style in (style for used in package.find(part, "cellXfs") for style in used):
+        number = get(style, "numFmtId", "0")
+        known = BUILTIN_FORMATS.get(notation.as_integer(number, 0))
+        yield own.get(number) or known or "General"
 
 
 _Shown: TypeAlias = str | int | float | datetime | date | time | timedelta
@@ -239,13 +231,8 @@ def _plain(number: Decimal) -> str:
 
 @cache
 def _sections(number_format: str) -> list[str]:
-    found = [""]
-    for token in _TOKEN.finditer(number_format):
-        if token[0] == ";":
-            found.append("")
-        else:
-            found[-1] += token[0]
-    return found
+    tokens = _TOKEN.finditer(number_format)
+    return "".join("\0" if token[0] == ";" else token[0] for token in tokens).split("\0")
 
 
 _CONDITION = re.compile(r"\[(<=|>=|<>|<|>|=)(-?[\d.]{1,30})\]")
@@ -305,28 +292,22 @@ def _show_number(number: Decimal, tokens: list[re.Match[str]]) -> str:
     least = whole.replace(",", "").count("0")
     digits = digits.lstrip("0").rjust(least, "0")
     sign = "-" if rounded < 0 else ""
-    shown = _fill(digits, tokens[first : end + 1], grouped="," in whole)
+    ends = next((at for at in places if tokens[at][0] == "."), end + 1)
+    shown = _fill(digits, tokens[first:ends])
+    if "," in whole:
+        shown = f"{int(digits):,}".rjust(least, "0") if digits else ""
     shown += (point + rest if rest or decimals else point) + exponent
     before, after = tokens[:first], tokens[last + 1 :]
     return sign + "".join(map(_literal, before)) + shown + "".join(map(_literal, after))
 
 
-def _fill(digits: str, tokens: list[re.Match[str]], *, grouped: bool) -> str:
+def _fill(digits: str, tokens: list[re.Match[str]]) -> str:
     """Write digits into the places before the point, with what stands between them."""
-    if grouped:
-        return f"{int(digits):,}".rjust(len(digits), "0") if digits else ""
-    ends = next((at for at, token in enumerate(tokens) if token[0] == "."), len(tokens))
-    written, left = "", digits
-    between = [token for token in tokens[:ends] if token[0] != ","]
-    open_places = sum(bool(token["digit"]) for token in between)
-    for token in reversed(between):
-        if not token["digit"]:
-            written = _literal(token) + written
-            continue
-        open_places -= 1
-        take = left if not open_places else left[-1:]
-        written, left = take + written, left[: len(left) - len(take)]
-    return written
+    left, written = [*digits], ""
+    for token in reversed(tokens):
+        taken = left.pop() if token["digit"] and left else ""
+        written = (taken if token["digit"] else _literal(token)) + written
+    return "".join(left) + written
 
 
 def _show_date(value: datetime | date | time | timedelta, number_format: str) -> str:
@@ -341,18 +322,18 @@ def _show_date(value: datetime | date | time | timedelta, number_format: str) ->
     half = any(token["half"] for token in tokens)
     shown = before = ""
     for at, token in enumerate(tokens):
-        code, unit = (token["time"] or "").lower(), (token["bracket"] or "").lower()
+        unit = (token["time"] or token["bracket"] or "").lower()
         if token["half"]:
             shown += f"{_DAY + elapsed:%p}"[: len(token[0]) // 2]
-        elif unit in _ELAPSED:
+        elif unit in _ELAPSED and not token["time"]:
             shown += f"{int(elapsed.total_seconds()) // _ELAPSED[unit]:0{len(unit)}}"
-        elif code:
+        elif token["time"]:
             following = next((other["time"] for other in tokens[at + 1 :] if other["time"]), "")
-            minutes = code in {"m", "mm"} and (before == "h" or following[:1].lower() == "s")
-            shown += _show_part(_DAY + elapsed, "n" * len(code) if minutes else code, half=half)
+            minutes = unit in {"m", "mm"} and (before == "h" or following[:1].lower() == "s")
+            shown += _show_part(_DAY + elapsed, "n" * len(unit) if minutes else unit, half=half)
         else:
             shown += token["digit"] or _literal(token)
-        before = (code or unit)[:1] if code or unit in _ELAPSED else before
+        before = unit[:1] if token["time"] or unit in _ELAPSED else before
     return shown.strip()
 
 

@@ -11,7 +11,7 @@ from contextvars import ContextVar
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from hashlib import sha256
-from itertools import accumulate
+from itertools import accumulate, chain
 from math import inf
 from pathlib import PurePosixPath
 from types import MappingProxyType
@@ -163,9 +163,9 @@ class TextSource:
 class JoinedSource:
     """Several sources joined, each introduced by a heading with its name.
 
-    `uri` opens them again; None makes one from the parts' own, if all have one. `skips` are the
-    files that were skipped, without those of the parts. `borders` are where the headings of the
-    single files begin, and the end.
+    The parts of a part that is joined itself are parts of this one, and its skipped files are in
+    `skips` too. `uri` opens them again; None makes one from the parts' own, if all have one.
+    `borders` are where the headings begin, and the end.
     """
 
     def __init__(
@@ -177,20 +177,16 @@ class JoinedSource:
         skipped: Sequence[Skipped] = (),
     ) -> None:
         self.name = name
-        self.skips = tuple(skipped)
+        self.skips = (*chain.from_iterable(map(skips_of, parts)), *skipped)
         found = (line for part in parts for line in warnings_of(part))
         self.warnings = tuple(dict.fromkeys([*_by_kind(skipped), *found]))
         self._parts: list[Source] = []
-        for part in parts:
+        for part in chain.from_iterable(map(flat_parts, parts)):
             space = "\n\n" if self._parts else ""
             self._parts.append(TextSource(f"{space}===== {part.name} =====\n\n", part.name))
             self._parts.append(part)
         *self._starts, self.length = accumulate((part.length for part in self._parts), initial=0)
         self.borders = [*self._starts[::2], self.length]
-        for part, start in zip(self.parts, self._starts[1::2], strict=True):
-            if isinstance(part, JoinedSource):
-                self.borders += [start + border for border in part.borders[1:-1]]
-        self.borders.sort()
         self.digest = sha256("".join(part.digest for part in self._parts).encode()).hexdigest()
         uris = [part.uri for part in parts]
         self.uri = uri or (None if None in uris else "list:" + json.dumps(uris))
@@ -221,25 +217,14 @@ class JoinedSource:
         return [*zip(headings, self.parts, strict=True)]
 
     def parts_between(self, start: int, end: float) -> Iterator[tuple[Source, int]]:
-        """Yield the sources between code points `start` and `end`, each with its own offset.
+        """Yield the parts between code points `start` and `end`, each with its own offset.
 
-        Nested joins are resolved. A part's heading belongs to the part.
+        A part's heading belongs to the part.
         """
-        first = self._number_at(start) | 1
-        for index in range(first, len(self._parts), 2):
-            begin, part = self._starts[index], self._parts[index]
+        for index in range(self._number_at(start) | 1, len(self._parts), 2):
             if self._starts[index - 1] >= end:
                 break
-            if isinstance(part, JoinedSource):
-                inner = part.parts_between(max(start - begin, 0), end - begin)
-                yield from ((one, begin + offset) for one, offset in inner)
-            else:
-                yield part, begin
-
-    def part_at(self, offset: int) -> tuple[Source, int]:
-        """Return the part of the code point at `offset`, or of its heading, and where it begins."""
-        index = self._number_at(offset) | 1
-        return self._parts[index], self._starts[index]
+            yield self._parts[index], self._starts[index]
 
     def _number_at(self, offset: int) -> int:
         return max(bisect_right(self._starts, offset) - 1, 0)
@@ -277,16 +262,13 @@ def metadata_of(source: Source) -> Mapping[str, Any]:
 
 
 def flat_parts(source: Source) -> list[Source]:
-    """Return the single sources that a source is joined from, or itself."""
-    return [part for part, _ in parts_with_offsets(source)]
+    """Return the sources that a source is joined from, or itself."""
+    return source.parts if isinstance(source, JoinedSource) else [source]
 
 
-def flat_skips(source: Source) -> Iterator[Skipped]:
-    """Yield the files that were skipped for a source and all that it is joined from."""
-    if isinstance(source, JoinedSource):
-        for part in source.parts:
-            yield from flat_skips(part)
-        yield from source.skips
+def skips_of(source: Source) -> tuple[Skipped, ...]:
+    """Return the files that were skipped for a source."""
+    return source.skips if isinstance(source, JoinedSource) else ()
 
 
 def parts_with_offsets(
@@ -301,15 +283,20 @@ def parts_with_offsets(
 
 def sources_of(source: Source) -> list[OpenedSource]:
     """Return a record of each source that was opened for a document, skipped ones last."""
-    if isinstance(source, JoinedSource):
-        skipped = [
-            OpenedSource(name=name, by=None, encoding=None, warnings=[], skipped=reason)
-            for name, reason in source.skips
-        ]
-        return [report for part in source.parts for report in sources_of(part)] + skipped
-    by, encoding = getattr(source, "read_by", "text"), getattr(source, "encoding", None)
-    name, said = source.name, [*warnings_of(source)]
-    return [OpenedSource(name=name, by=by, encoding=encoding, warnings=said, skipped=None)]
+    opened = [
+        OpenedSource(
+            name=part.name,
+            by=getattr(part, "read_by", "text"),
+            encoding=getattr(part, "encoding", None),
+            warnings=[*warnings_of(part)],
+            skipped=None,
+        )
+        for part in flat_parts(source)
+    ]
+    return opened + [
+        OpenedSource(name=name, by=None, encoding=None, warnings=[], skipped=reason)
+        for name, reason in skips_of(source)
+    ]
 
 
 def share_opened(source: Source) -> float:
@@ -318,7 +305,7 @@ def share_opened(source: Source) -> float:
     A document that was skipped counts as one, and so does one whose conversion lost parts of it,
     by their share.
     """
-    parts, skipped = flat_parts(source), [*flat_skips(source)]
+    parts, skipped = flat_parts(source), skips_of(source)
     opened = sum(1 - getattr(part, "lost", 0.0) for part in parts)
     return opened / (len(parts) + sum(file.is_document for file in skipped))
 
@@ -331,16 +318,13 @@ def is_lost(source: OpenedSource) -> bool:
 
 def digests_of(source: Source) -> list[str]:
     """Return the digests of a source and of all sources that it is joined from."""
-    parts = source.parts if isinstance(source, JoinedSource) else []
-    return [source.digest, *(digest for part in parts for digest in digests_of(part))]
+    return [*dict.fromkeys([source.digest, *(part.digest for part in flat_parts(source))])]
 
 
 MARKDOWN = frozenset({".md", ".markdown"})
 """Suffixes of text files with headings."""
-
 _WINDOW, _LONGEST_HEADING = 1 << 16, 200
 """Code points of a text that are read at once, and those kept of a heading."""
-
 _MARKED = re.compile(
     r"^ {0,3}(?:#{1,6}[ \t]+(?P<title>\S.*)|(?P<fence>`{3,}|~{3,})(?P<language>.*))$", re.MULTILINE
 )

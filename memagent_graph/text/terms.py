@@ -25,9 +25,8 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 
 def count_line_ends(text: str, start: int = 0, end: int | None = None) -> int:
     """Return the number of line ends: LF, CRLF or CR alone."""
-    return (
-        text.count("\n", start, end) + text.count("\r", start, end) - text.count("\r\n", start, end)
-    )
+    alone = text.count("\r", start, end) - text.count("\r\n", start, end)
+    return text.count("\n", start, end) + alone
 
 
 def same_line_ends(text: str) -> str:
@@ -257,15 +256,11 @@ _BELOW_TWENTY = (
     "fifteen sixteen seventeen eighteen nineteen"
 )
 _TENS = "twenty thirty forty fifty sixty seventy eighty ninety"
-_BELOW_THIRTEENTH = (
-    "zeroth first second third fourth fifth sixth seventh eighth ninth tenth eleventh twelfth"
-)
-
+_FIRST = "zeroth first second third fourth fifth sixth seventh eighth ninth tenth eleventh twelfth"
 _LAST_IRREGULAR = 12
-
 SMALL = {word: value for value, word in enumerate(_BELOW_TWENTY.split())}
 """Cardinals below a hundred."""
-ORDINALS = {word: value for value, word in enumerate(_BELOW_THIRTEENTH.split())}
+ORDINALS = {word: value for value, word in enumerate(_FIRST.split())}
 ORDINALS |= {f"{word}th": value for word, value in SMALL.items() if value > _LAST_IRREGULAR}
 ORDINALS |= {f"{word[:-1]}ieth": 10 * tens for tens, word in enumerate(_TENS.split(), start=2)}
 SMALL |= {word: 10 * tens for tens, word in enumerate(_TENS.split(), start=2)}
@@ -342,14 +337,10 @@ class Figure(NamedTuple):
 
 
 _MONTH_NAMES = (
-    "January Jan|February Feb|March Mar|April Apr|May|June Jun|July Jul|August Aug|"
-    "September Sept Sep|October Oct|November Nov|December Dec"
+    "January February March April May June July August September October November December"
 )
-_MONTHS = {
-    name: month
-    for month, names in enumerate(_MONTH_NAMES.split("|"), start=1)
-    for name in names.split()
-}
+_MONTHS = {name: month for month, name in enumerate(_MONTH_NAMES.split(), start=1)}
+_MONTHS |= {name[:3]: month for name, month in _MONTHS.items()} | {"Sept": 9}
 _CARDINAL = "|".join(sorted([*SMALL, *SCALES], key=len, reverse=True))
 _ORDINAL = "|".join(sorted([*ORDINALS, *OTHERS], key=len, reverse=True))
 _HAN = "".join([*HAN_DIGITS, *HAN_SCALES])
@@ -370,7 +361,6 @@ _LATTER_YEAR = regex.compile(r"[-–/](\d\d)(?!\d)")
 _YEAR_DIGITS = 4
 _GROUP = 3
 """Digits between thousands separators."""
-_MONTHS_A_YEAR = 12
 
 
 @lru_cache(1 << 11)
@@ -382,12 +372,12 @@ def figures(text: str) -> tuple[Figure, ...]:
         values, parts = _read_figure(match, text)
         if values:
             spelled = kind in {"words", "ordinal", "han"}
-            found.append(Figure(match[0], *match.span(), values, parts, spelled))
+            sets = frozenset(values), frozenset(parts)
+            found.append(Figure(match[0], *match.span(), *sets, spelled))
     return (*found,)
 
 
-_Values = tuple[frozenset[str], frozenset[str]]
-_NONE: frozenset[str] = frozenset()
+_Values = tuple[set[str], set[str]]
 
 
 def _plain(value: float) -> str:
@@ -417,10 +407,10 @@ def _digits(match: regex.Match[str], text: str) -> _Values:
     latter = _LATTER_YEAR.match(text, match.end())
     if latter and len(token) == _YEAR_DIGITS:
         parts.add(token[:2] + latter[1])
-    return frozenset(values), frozenset(parts)
+    return values, parts
 
 
-_MONTH_NUMBERS = frozenset(str(month) for month in range(1, _MONTHS_A_YEAR + 1))
+_MONTH_NUMBERS = frozenset(map(str, _MONTHS.values()))
 
 
 def _trim_zeros(token: str) -> str:
@@ -450,23 +440,21 @@ def _read_figure(match: regex.Match[str], text: str) -> _Values:
     if match["digits"]:
         return _digits(match, text)
     if match["words"]:
-        values, parts = in_words(match["words"])
-        return frozenset(values), frozenset(parts)
+        return in_words(match["words"])
     if word := (match["ordinal"] or "").lower():
         known = ORDINALS | OTHERS
-        return frozenset({str(known.get(word) or known[word.removesuffix("s")])}), _NONE
+        return {str(known.get(word) or known[word.removesuffix("s")])}, set()
     if match["roman"]:
         signs = [{"I": 1, "V": 5, "X": 10, "L": 50}[sign] for sign in match["roman"]]
         pairs = zip(signs, [*signs[1:], 0], strict=True)
         value = sum(-sign if sign < later else sign for sign, later in pairs)
-        return frozenset({str(value)}), _NONE
+        return {str(value)}, set()
     if name := match["month"]:
         before = text[: match.start()].rstrip(" ")[-1:].isdigit()
         if name in _AMBIGUOUS_MONTHS and not (before or _DAY_BESIDE.match(text, match.end())):
-            return _NONE, _NONE
-        return frozenset({f"month:{_MONTHS[name]}"}), frozenset({str(_MONTHS[name])})
-    found = match["han"]
-    return (frozenset({in_han(found)}), _NONE) if len(found) <= _LONGEST else (_NONE, _NONE)
+            return set(), set()
+        return {f"month:{_MONTHS[name]}"}, {str(_MONTHS[name])}
+    return {in_han(match["han"])} if len(match["han"]) <= _LONGEST else set(), set()
 
 
 _STEM_VALUES = {stem(word): f"={value}" for word, value in (SMALL | ORDINALS).items()}

@@ -59,10 +59,8 @@ def load_tokenizer(spec: TokenizerLike) -> Tokenizer:
             return HuggingFaceTokenizer(BackendTokenizer.from_file(str(file)))
         return HuggingFaceTokenizer(BackendTokenizer.from_pretrained(str(spec)))
     except Exception as error:  # the backend raises bare Exceptions
-        hint = "a tokenizer.json or of its folder, or a hub id that this machine can reach."
-        message = (
-            f"No tokenizer could be loaded from {str(spec)!r}: {error} Give the path of {hint}"
-        )
+        hint = "Give the path of a tokenizer.json or its folder, or a hub id that can be reached."
+        message = f"No tokenizer could be loaded from {str(spec)!r}: {error} {hint}"
         raise ConfigurationError(message) from error
 
 
@@ -72,16 +70,10 @@ def control_tokens(tokenizer: object) -> frozenset[str]:
     Left out are names of HTML elements, spaces and words, which some have as tokens of their own.
     """
     holders = (getattr(tokenizer, name, None) for name in ("backend", "backend_tokenizer"))
-    backend = next(
-        (one for one in (tokenizer, *holders) if isinstance(one, BackendTokenizer)), None
-    )
-    if backend is None:
-        added = getattr(tokenizer, "added_tokens_decoder", {})
-    else:
-        added = backend.get_added_tokens_decoder()
-    return frozenset(
-        token.content for token in added.values() if token.special or _SIGNED.match(token.content)
-    )
+    backends = [one for one in (tokenizer, *holders) if isinstance(one, BackendTokenizer)]
+    own = getattr(tokenizer, "added_tokens_decoder", {})
+    added = (backends[0].get_added_tokens_decoder() if backends else own).values()
+    return frozenset(one.content for one in added if one.special or _SIGNED.match(one.content))
 
 
 _SIGNED = re.compile(r"(?!</?[a-z]+\d?>)(?=\W*+\w)[^\w\s].*[^\w\s]\Z", re.DOTALL)

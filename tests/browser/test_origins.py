@@ -1,7 +1,5 @@
 """What a page of another origin can do to our servers, tried in a real browser: nothing."""
 
-from __future__ import annotations
-
 import json
 import os
 import threading

@@ -1,11 +1,8 @@
-from __future__ import annotations
-
 import json
 import os
 import sys
 
 import pytest
-from servers.redis_server import RedisServer
 from servers.warm_python import COMMAND_LINE, warm_python
 from typer.testing import CliRunner
 
@@ -39,13 +36,6 @@ def found(monkeypatch):
         return {check["name"]: check for check in report["checks"]}
 
     return run
-
-
-@pytest.fixture
-def redis(tmp_path):
-    server = RedisServer(tmp_path)
-    yield server
-    server.kill()
 
 
 def test_all_is_well_with_a_server_that_has_the_model_and_a_store(openai_server, redis):

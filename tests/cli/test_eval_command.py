@@ -1,14 +1,10 @@
-from __future__ import annotations
-
 import json
 
 import pytest
 from paragraphs import natural
-from tiny_model import tiny_model
 from typer.testing import CliRunner
 
 from memagent_graph.cli.app import app
-from memagent_graph.evaluation.run import load
 
 
 def run(*words):
@@ -35,6 +31,7 @@ def test_one_command_measures_prints_a_table_and_writes_a_report(tmp_path, asked
     assert "| qa_natural | any | memagent | 2K | 1 | 0 | 100% (21% to 100%) |" in done.stdout
     assert done.stdout in (tmp_path / "o" / "report.md").read_text()
     assert {file.name for file in (tmp_path / "o").iterdir()} == {
+        "calls.jsonl",
         "run.json",
         "samples.jsonl",
         "report.md",
@@ -62,30 +59,6 @@ def test_samples_of_ruler_are_asked_from_a_file(tmp_path):
 def test_results_need_a_folder_and_a_task(tmp_path):
     assert "--out" in run("--model", "extractive").output
     assert "--tasks" in run("--out", tmp_path, "--model", "extractive").output
-
-
-@pytest.mark.slow
-def test_whole_documents_beyond_the_model_s_window_are_read_with_yarn(tmp_path, asked):
-    folder = tiny_model(tmp_path / "model", width=64, layers=1, max_length=1024)
-    words = [*asked[:-1], f"hf:{folder}", "--lengths", "2k", "--methods", "whole"]
-    words += ["--set", "answer_tokens=8"]
-    yarn = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 1024}
-    overrides = {"max_position_embeddings": 4096, "rope_parameters": yarn}
-
-    short = run("--out", tmp_path / "short", *words)
-    long = run(
-        *("--out", tmp_path / "long", *words),
-        *("--model-args", json.dumps({"hf_overrides": overrides})),
-    )
-
-    assert short.exit_code == 1
-    assert "1 sample failed" in short.stderr
-    (failed,) = load(tmp_path / "short")
-    assert "1024" in failed.error
-    assert long.exit_code == 0, long.output
-    (answered,) = load(tmp_path / "long")
-    assert 1800 < answered.input_tokens < 2400
-    assert answered.output_tokens == 8
 
 
 @pytest.mark.parametrize(

@@ -1,90 +1,70 @@
 """What is printed or written arrives, or the command fails with one line."""
 
-from __future__ import annotations
-
 import json
 import os
-import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
-import typer
-from servers.warm_python import COMMAND_LINE, warm_python
+from servers.warm_python import COMMAND_LINE, DEVNULL, warm_python
 
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(not Path("/dev/full").exists(), reason="only Linux has a full device"),
 ]
 
-PYTHON = warm_python(
-    *COMMAND_LINE,
-    "langgraph.checkpoint.sqlite",
-    "memagent_graph.conversation.users",
-    "memagent_graph.evaluation.run",
-)
-PROGRAM = r"""
-import json, os, resource, signal, sys
+PYTHON = warm_python(*COMMAND_LINE)
+PROGRAM = """
+import os, resource, sys
+kind = sys.argv.pop(1)
+if kind == "closed":
+    os.close(1)
+    sys.stdout = None
+if kind == "full disk":
+    resource.setrlimit(resource.RLIMIT_FSIZE, (64, 64))
 from memagent_graph.cli import main
-
-folder, sinks, commands = sys.argv[1], json.loads(sys.argv[2]), json.loads(sys.argv[3])
-
-def sink_of(kind):
-    if kind == "full device":
-        return os.open("/dev/full", os.O_WRONLY)
-    if kind == "closed pipe":
-        read, write = os.pipe()
-        os.close(read)
-        return write
-    return os.open(os.devnull, os.O_WRONLY)
-
-def run(words, kind):
-    errors, to = os.openpty() if kind == "terminal" else os.pipe()  # files have a limit
-    child = os.fork()
-    if child == 0:
-        os.dup2(to if kind == "terminal" else sink_of(kind), 1)
-        os.dup2(to, 2)
-        os.close(to)
-        if kind == "closed":
-            os.close(1)
-            sys.stdout = None
-        if kind == "full disk":
-            resource.setrlimit(resource.RLIMIT_FSIZE, (64, 64))
-        sys.argv[1:] = words
-        signal.alarm(60)
-        main()  # ends with SystemExit, and then the interpreter as always
-    os.close(to)
-    told = b""
-    try:
-        while part := os.read(errors, 1 << 16):
-            told += part
-    except OSError:  # Linux ends a terminal that way
-        pass
-    os.close(errors)
-    told = told.decode()
-    return [kind, words, os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), told]
-
-done = [run(words, kind) for kind in sinks for words in commands]
-print(json.dumps(done))
+main()
 """
 
 
-def outcomes(folder, sinks, commands, **environment):
-    """Kind of output, command, exit code and standard error of each command to each output."""
-    command = [sys.executable, "-c", PROGRAM, folder, json.dumps(sinks), json.dumps(commands)]
+def outcomes(folder, kind, commands, **environment):
+    """The exit code of each command that prints to a kind of output, and its standard error.
+
+    A terminal shows both streams.
+    """
     env = {
-        **{key: value for key, value in os.environ.items() if key != "PYTHONUNBUFFERED"},
+        **os.environ,
         "MEMAGENT_STORE": str(folder / "memories.sqlite"),
         "MEMAGENT_CACHE": str(folder),
         "MEMAGENT_MODEL": "extractive",
         **environment,
     }
-    if "PYTHONUNBUFFERED" in environment:  # it is for the start of an interpreter
-        printed = subprocess.check_output([*map(str, command)], text=True, timeout=110, env=env)
-    else:
-        whole_end = sinks != ["terminal"]  # which takes all
-        printed = PYTHON.run(command, check=True, env=env, whole_end=whole_end).stdout
-    return json.loads(printed)
+    for words in commands:
+        command = [sys.executable, "-c", PROGRAM, kind, *words]
+        reading, errors = os.openpty() if kind == "terminal" else os.pipe()
+        sink = errors if kind == "terminal" else open_sink(kind)
+        process = PYTHON.start(command, stdin=DEVNULL, stdout=sink, stderr=errors, env=env)
+        for descriptor in {sink, errors}:
+            os.close(descriptor)
+        yield words, *read_to_the_end(reading, process)
+
+
+def open_sink(kind):
+    if kind == "closed pipe":
+        reading, writing = os.pipe()
+        os.close(reading)
+        return writing
+    return os.open("/dev/full" if kind == "full device" else os.devnull, os.O_WRONLY)
+
+
+def read_to_the_end(reading, process):
+    told = b""
+    with suppress(OSError):  # Linux ends a terminal that way
+        while part := os.read(reading, 1 << 16):
+            told += part
+    os.close(reading)
+    return process.wait(60), told.decode()
 
 
 @pytest.fixture
@@ -93,7 +73,7 @@ def folder(tmp_path):
     task = {"id": "1", "question": "When?", "document": "The vault opens at 6:40."}
     (tmp_path / "tasks.jsonl").write_text(json.dumps(task))
     words = ["ask", "When does the vault open?", str(tmp_path / "book.txt"), "--name", "diary"]
-    ((*_, code, errors),) = outcomes(tmp_path, ["null device"], [words])
+    ((_, code, errors),) = outcomes(tmp_path, "null device", [words])
     assert (code, errors) == (0, "")
     return tmp_path
 
@@ -116,15 +96,13 @@ def test_every_command_that_cannot_print_says_so_in_one_line(folder):
         ["memory", "export", "--help"],
         evaluation(folder),
     ]
-    sinks = ["full device", "closed pipe", "closed"]
+    tried = {"full device": commands, "closed pipe": commands[2:4], "closed": commands[2:4]}
 
-    for kind, words, code, errors in [
-        *outcomes(folder, sinks[:1], commands),
-        *outcomes(folder, sinks[1:], commands[2:4], PYTHONUNBUFFERED="1"),
-    ]:
-        assert (kind, words, code) == (kind, words, 1)
-        assert errors.startswith("memagent: error: the output is incomplete: "), (kind, words)
-        assert errors.count("\n") == 1, (kind, words)
+    for kind, some in tried.items():
+        for words, code, errors in outcomes(folder, kind, some):
+            assert (kind, words, code) == (kind, words, 1)
+            assert errors.startswith("memagent: error: the output is incomplete: "), (kind, words)
+            assert errors.count("\n") == 1, (kind, words)
 
 
 def test_every_command_that_finds_the_disk_full_says_so_in_one_line(folder):
@@ -132,14 +110,11 @@ def test_every_command_that_finds_the_disk_full_says_so_in_one_line(folder):
     ask = ["ask", "When does the vault open?", str(folder / "book.txt")]
     batch = ["batch", str(folder / "tasks.jsonl"), "--out", str(folder / "out.jsonl")]
     nowhere = ["--store", "none"]
-    blamed = {
-        "The store": [ask, batch, ["memory", "list"]],
-        "the output": [[*batch, *nowhere], evaluation(folder)],
-    }
+    blamed = {"The store": [ask, batch], "the output": [[*batch, *nowhere], evaluation(folder)]}
     commands = [(words, what) for what, found in blamed.items() for words in found]
-    done = outcomes(folder, ["full disk"], [words for words, _ in commands])
+    done = outcomes(folder, "full disk", [words for words, _ in commands])
 
-    for (_, words, code, errors), (_, what) in zip(done, commands, strict=True):
+    for (words, code, errors), (_, what) in zip(done, commands, strict=True):
         assert (words, code) == (words, 1)
         assert errors.startswith(f"memagent: error: {what} "), (words, errors)
         assert errors.count("\n") == 1, words
@@ -164,15 +139,6 @@ def hostile(tmp_path):
         (tmp_path / name).write_text(text)
     (tmp_path / HOSTILE).mkdir()
     return tmp_path
-
-
-def commands_of(group, words=()):
-    """The words of every command below a group."""
-    for name, command in group.commands.items():
-        if hasattr(command, "commands"):
-            yield from commands_of(command, (*words, name))
-        else:
-            yield (*words, name)
 
 
 def hostile_commands(folder):
@@ -249,17 +215,8 @@ def test_no_command_lets_a_text_act_on_a_terminal(about, hostile):
     commands = dict(hostile_commands(hostile))[about]
     environment = {"MEMAGENT_CACHE": str(hostile / HOSTILE), "EDITOR": f"/{HOSTILE}/over"}
 
-    done = outcomes(hostile, ["terminal"], commands, **environment)
+    done = [*outcomes(hostile, "terminal", commands, **environment)]
 
-    for _, words, _, told in done:
+    for words, _, told in done:
         assert [mark for mark in NEVER if mark in told.replace("\r\n", "\n")] == [], (words, told)
     assert sum("over" in told for *_, told in done) > len(done) / 2
-
-
-def test_every_command_is_tried_with_hostile_texts(tmp_path):
-    from memagent_graph.cli.app import app
-
-    tried = {tuple(words[:2]) for _, some in hostile_commands(tmp_path) for words in some}
-    every = {*commands_of(typer.main.get_group(app))}
-
-    assert every - tried - {words[:1] for words in tried} == set()

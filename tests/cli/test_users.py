@@ -1,7 +1,5 @@
 """An operator finds the users of a chatbot from the shell, on a file and on Redis."""
 
-from __future__ import annotations
-
 import sys
 
 import pytest

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import pytest
 from memory.conftest import prefix, redis_client, redis_server, redis_store, store  # noqa: F401
 

@@ -1,7 +1,5 @@
 """What a run may do with the memory, and an agent to which it is attached read-only."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import pytest
@@ -13,11 +11,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.store.base import PutOp
 from langgraph.store.memory import InMemoryStore
 
-from memagent_graph import (
-    ConversationMemory,
-    MemAgentMiddleware,
-    create_memory_tools,
-)
+from memagent_graph import ConversationMemory, MemAgentMiddleware, create_memory_tools
 from memagent_graph.conversation.catch_up import catch_up
 from memagent_graph.errors import ConfigurationError
 from memagent_graph.testing import ScriptedChatModel

@@ -1,7 +1,5 @@
 """What a fold learns counts when somebody has approved it: in memory, in SQLite and in Redis."""
 
-from __future__ import annotations
-
 import asyncio
 from contextlib import suppress
 

@@ -1,7 +1,5 @@
 """One chat model object, of LangChain's own clients, replies and folds, from any kind of code."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import threading

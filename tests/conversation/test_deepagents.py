@@ -1,7 +1,5 @@
 """A user's memory as files of an agent of deepagents; `make test-deepagents` installs it."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
@@ -153,8 +151,7 @@ def test_a_run_that_may_not_read_sees_no_files(memory):
 
 
 @pytest.mark.parametrize(
-    "path",
-    ["/memories/../bob/notes.md", "/memories/versions/../../notes", "/memories/nothing.md"],
+    "path", ["/memories/../bob/notes.md", "/memories/versions/../../notes", "/memories/nothing.md"]
 )
 def test_no_path_leads_to_another_user(memory, path):
     backend = MemoryBackend(memory, user="ann")
@@ -224,10 +221,7 @@ def test_a_file_beyond_the_window_is_asked(memory):
     asked = {"path": "/log.txt", "question": "Which door was open?"}
 
     answer, missing = run(
-        memory,
-        ("ask_file", asked),
-        ("ask_file", {**asked, "path": "/none.txt"}),
-        files=files,
+        memory, ("ask_file", asked), ("ask_file", {**asked, "path": "/none.txt"}), files=files
     )
 
     assert "north door" in answer

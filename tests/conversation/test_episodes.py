@@ -1,7 +1,5 @@
 """What was said is kept word for word, and told again when it bears on what is said now."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 from datetime import UTC, datetime, timedelta
@@ -14,12 +12,9 @@ from gated_readings import until
 from langchain_core.messages import AIMessage, HumanMessage, SystemMessage, ToolMessage
 from langgraph.store.memory import InMemoryStore
 
-from memagent_graph import (
-    ConversationMemory,
-    ReadingConfig,
-)
+from memagent_graph import ConversationMemory, ReadingConfig
 from memagent_graph.conversation.episodes import Kept, KeptMessage, Page
-from memagent_graph.conversation.search import find_passages
+from memagent_graph.conversation.prompt import find_passages
 from memagent_graph.errors import ConfigurationError
 from memagent_graph.evidence.places import Memory
 from memagent_graph.readers.base import Update
@@ -188,6 +183,19 @@ def test_an_edited_message_takes_the_place_of_the_old_one():
     assert "I moved to Wels." in prompted(memory, "Where did I move?")
     assert words_in(dump(store), "Graz", "Linz") == []
     assert dump(store).count("My bike is red.") == 1
+
+
+def test_notes_that_are_a_deleted_messages_words_go_with_it_and_those_of_others_stay():
+    memory = ConversationMemory(store=(store := InMemoryStore()))
+    both = "I moved to Linz."
+    for text, id in ((f"My pin is yoghurt. {both}", "a"), (both, "b"), ("I row.", "c")):
+        memory.save([said(text, id)], user="ann", thread="t")
+
+    assert "My pin is yoghurt." in memory.load("ann")
+    assert memory.forget_messages("ann", ["a"]) == 1
+
+    assert words_in(memory.load("ann"), both, "I row.") == [both, "I row."]
+    assert words_in(dump(store), "yoghurt") == []
 
 
 def test_deleted_messages_are_neither_kept_nor_folded_later():

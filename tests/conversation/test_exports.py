@@ -1,7 +1,5 @@
 """What other libraries and chats export is remembered once, with its days and its source."""
 
-from __future__ import annotations
-
 import copy
 import json
 
@@ -29,46 +27,32 @@ def said(role, text, **more):
     return {"id": "message-0", "role": role, "content": text, "created_at": TIME, **more}
 
 
+GOATS, BONN = "I breed goats in Husum.", "You live in Bonn."
 PICTURE = {"content_type": "image_asset_pointer", "asset_pointer": "file-1"}
-CHATGPT = [
+MAPPING = {
+    "root": {"id": "root", "message": None, "parent": None},
+    **node("n0", "root", "user", "I breed sheep in Kiel."),
+    **node("n1", "root", "user", PICTURE, GOATS, kind="multimodal_text"),
+    **node("n2", "n1", "tool", BONN),
+    **node("n3", "n2", "assistant", BONN, kind="thoughts"),
+    **node("n4", "n3", "assistant", "How many?", weight=1),
+}
+CHATGPT = [{"conversation_id": "c1", "title": "Goats", "current_node": "n4", "mapping": MAPPING}]
+TURNS = [
     {
-        "conversation_id": "c1",
-        "title": "Goats",
-        "current_node": "n4",
-        "mapping": {
-            "root": {"id": "root", "message": None, "parent": None},
-            **node("n0", "root", "user", "I breed sheep in Kiel."),
-            **node(
-                "n1", "root", "user", PICTURE, "I breed goats in Husum.", kind="multimodal_text"
-            ),
-            **node("n2", "n1", "tool", "You live in Bonn."),
-            **node("n3", "n2", "assistant", "You live in Bonn.", kind="thoughts"),
-            **node("n4", "n3", "assistant", "How many?", weight=1),
-        },
-    }
+        "uuid": "m1",
+        "sender": "human",
+        "text": "",
+        "content": [{"type": "text", "text": GOATS}, {"type": "tool_result", "content": BONN}],
+        "created_at": "2026-03-05T08:41:00.5Z",
+        "attachments": [{"file_name": "a.txt", "extracted_content": BONN}],
+    },
+    {"uuid": "m2", "sender": "assistant", "text": "How many?", "created_at": LATER},
 ]
-RESULT = {"type": "tool_result", "content": "You live in Bonn."}
-CLAUDE = [
-    {
-        "uuid": "c1",
-        "name": "Goats",
-        "account": {"uuid": "a"},
-        "chat_messages": [
-            {
-                "uuid": "m1",
-                "sender": "human",
-                "text": "",
-                "content": [{"type": "text", "text": "I breed goats in Husum."}, RESULT],
-                "created_at": "2026-03-05T08:41:00.5Z",
-                "attachments": [{"file_name": "a.txt", "extracted_content": "You live in Bonn."}],
-            },
-            {"uuid": "m2", "sender": "assistant", "text": "How many?", "created_at": LATER},
-        ],
-    }
-]
+CLAUDE = [{"uuid": "c1", "name": "Goats", "account": {"uuid": "a"}, "chat_messages": TURNS}]
 LANGMEM = [
     Item(
-        value={"kind": "Memory", "content": {"content": "I breed goats in Husum."}},
+        value={"kind": "Memory", "content": {"content": GOATS}},
         key="k1",
         namespace=("memories", "ann"),
         created_at="2026-03-04T08:41:00+00:00",
@@ -82,20 +66,13 @@ LANGMEM = [
         "score": 0.5,
     },
 ]
-EVENT = '{"type": "user_message", "message": "I breed goats in Husum."}'
+EVENT = json.dumps({"type": "user_message", "message": GOATS})
 BEAT = [{"type": "text", "text": '{"type": "heartbeat", "reason": "x"}'}]
+LOOP = [said("system", "Be kind."), said("user", EVENT), said("user", BEAT)]
 LETTA = {
     "agents": [
-        {
-            "id": "agent-0",
-            "name": "Loop",
-            "messages": [said("system", "Be kind."), said("user", EVENT), said("user", BEAT)],
-        },
-        {
-            "id": "agent-1",
-            "name": "Sleep",
-            "messages": [said("user", "You live in Bonn.", model="x")],
-        },
+        {"id": "agent-0", "name": "Loop", "messages": LOOP},
+        {"id": "agent-1", "name": "Sleep", "messages": [said("user", BONN, model="x")]},
     ],
     "groups": [{"id": "group-0", "agent_ids": ["agent-1"]}],
     "blocks": [
@@ -104,38 +81,21 @@ LETTA = {
     ],
     "tools": [{"name": "send_message"}],
 }
+DATES = {"created_at": "2026-03-05T00:41:00-08:00", "updated_at": None}
 MEM0 = {
     "results": [
-        {
-            "id": "k1",
-            "memory": "I breed goats in Husum.",
-            "hash": "x",
-            "user_id": "ann",
-            "created_at": "2026-03-05T00:41:00-08:00",
-            "updated_at": None,
-        },
-        {
-            "id": "k2",
-            "memory": "You live in Bonn.",
-            "user_id": "ann",
-            "role": "assistant",
-            "created_at": TIME,
-        },
+        {"id": "k1", "memory": GOATS, "hash": "x", "user_id": "ann", **DATES},
+        {"id": "k2", "memory": BONN, "user_id": "ann", "role": "assistant", "created_at": TIME},
     ]
 }
+BRANCHES = {"part image_asset_pointer": 1, "message of another branch": 1}
+AGENTS = {"heartbeat": 1, "block persona": 1, "message of another agent": 1}
 EXPORTS = {
     "chatgpt": (
         CHATGPT,
         "chatgpt c1",
         ["n1", "n4"],
-        {
-            "title": 1,
-            "weight": 1,
-            "tool": 1,
-            "content thoughts": 1,
-            "part image_asset_pointer": 1,
-            "message of another branch": 1,
-        },
+        {"title": 1, "weight": 1, "tool": 1, "content thoughts": 1} | BRANCHES,
     ),
     "claude": (
         CLAUDE,
@@ -148,16 +108,7 @@ EXPORTS = {
         LETTA,
         "letta Loop",
         1,
-        {
-            "tools": 1,
-            "model": 1,
-            "limit": 1,
-            "id": 6,
-            "system": 1,
-            "heartbeat": 1,
-            "block persona": 1,
-        }
-        | {"message of another agent": 1},
+        {"tools": 1, "model": 1, "limit": 1, "id": 6, "system": 1} | AGENTS,
     ),
     "mem0": (MEM0, "mem0", ["k1", "k2"], {"hash": 1}),
 }

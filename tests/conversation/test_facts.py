@@ -1,7 +1,5 @@
 """A memory of a user with `schema=Facts`: facts with the messages that say them."""
 
-from __future__ import annotations
-
 import pytest
 from conversations import dated, dump
 from fixed_readers import fact_model

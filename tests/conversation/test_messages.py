@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import base64
 from datetime import UTC, date, datetime, timedelta, timezone
 
@@ -25,7 +23,7 @@ from memagent_graph.conversation.messages import (
     record_message,
     stamp,
 )
-from memagent_graph.conversation.prompt import beyond, count_tokens, groups
+from memagent_graph.conversation.thread import beyond, count_tokens, groups
 from memagent_graph.errors import ConfigurationError
 from memagent_graph.evidence.statements import instant
 

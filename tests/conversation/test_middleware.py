@@ -1,6 +1,3 @@
-from __future__ import annotations
-
-import asyncio
 import inspect
 import random
 import sys
@@ -11,7 +8,7 @@ from uuid import UUID
 
 import pytest
 from conversations import NEVER, agent_with, is_valid, of, prompted, run, say
-from fixed_readers import Broken, ScriptedReader
+from fixed_readers import Broken
 from langchain.agents import create_agent
 from langchain.agents.middleware import (
     AgentState,
@@ -19,18 +16,12 @@ from langchain.agents.middleware import (
     SummarizationMiddleware,
     dynamic_prompt,
 )
-from langchain_core.messages import (
-    AIMessage,
-    AnyMessage,
-    HumanMessage,
-    SystemMessage,
-)
+from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, SystemMessage
 from langchain_core.messages.utils import count_tokens_approximately
 from langchain_core.tools import ToolException, tool
 from langgraph.channels import DeltaChannel
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph.message import _messages_delta_reducer
-from langgraph.store.base import GetOp, SearchOp
 from langgraph.store.memory import InMemoryStore
 from langgraph.types import Command
 
@@ -120,15 +111,15 @@ def asked(number):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("turns", "chance"), [(150, 0.0), (200, 0.2)], ids=["healthy", "failing"])
-def test_hundreds_of_turns_stay_flat_and_remember_what_was_told_in_the_third(turns, chance):
+@pytest.mark.parametrize("chance", [0.0, 0.2], ids=["healthy", "failing"])
+def test_a_hundred_turns_stay_flat_and_remember_what_was_told_in_the_third(chance):
     dice = random.Random(7)
     reader = Failing(lambda: dice.random() < chance)
     memory = ConversationMemory(reader, window=20, **NEVER)
     model = Agent(fails=lambda: dice.random() < chance / 4)
     graph = agent(memory, model=model)
 
-    for number in range(1, turns + 1):
+    for number in range(1, 101):
         for _ in range(20):
             with suppress(ConnectionError):  # as a client would: send the turn again
                 say(graph, asked(number), ANN, id=f"turn-{number}")
@@ -138,13 +129,13 @@ def test_hundreds_of_turns_stay_flat_and_remember_what_was_told_in_the_third(tur
     for fact in FACTS:
         assert fact in told
     sizes = [count_tokens_approximately(messages) for messages, *_ in model.calls]
-    early, late = sizes[50:150], sizes[-100:]
+    early, late = sizes[30:90], sizes[-60:]
     assert max(late) <= 1.25 * max(early)
     assert max(late) < 3_000
     reader.fails = lambda: False
     memory.flush()  # what left the window while the reader was away waits for it
     folded = {number for text in reader.read for number in turns_in(text)}
-    assert folded == {*range(1, turns + 1)}
+    assert folded == {*range(1, 101)}
     assert sum(len(turns_in(text)) for text in reader.read) == len(folded)  # each once
 
 
@@ -195,24 +186,6 @@ def test_a_fold_is_the_summary_of_a_thread(how):
     assert all(f"My goat is named {name}." in first for name in ("Ria", "Uwe"))
     assert len(out["messages"]) <= 5
     assert memory.load("ann") in first
-
-
-@pytest.mark.slow
-async def test_many_users_at_once_keep_apart():
-    memory = ConversationMemory(ScriptedReader(), window=1)
-    graph = agent(memory)
-
-    async def turns(user):
-        for number in range(3):
-            said = {"messages": [("human", f"{user} says {number}")]}
-            await graph.ainvoke(said, of(user, f"t-{user}"))
-
-    await asyncio.gather(*(turns(f"user{number}") for number in range(20)))
-
-    for number in range(20):
-        told = await memory.aload(f"user{number}")
-        assert f"user{number} says 0" in told
-        assert told.count("says") == told.count(f"user{number} says")
 
 
 def test_without_langchain_it_says_what_to_install_and_the_other_names_are_there(monkeypatch):
@@ -374,24 +347,9 @@ def test_a_turn_has_as_many_checkpoints_as_without_memory():
     assert count(MemAgentMiddleware(memory)) == count()
 
 
-class Counted(InMemoryStore):
-    """Counts the items that are read."""
-
-    reads = 0
-
-    def batch(self, ops):
-        ops = [*ops]
-        self.reads += sum(isinstance(op, GetOp | SearchOp) for op in ops)
-        return super().batch(ops)
-
-    async def abatch(self, ops):
-        return self.batch(ops)
-
-
 def loop_of_tools(act, *middleware, calls=3, **options):
     """An agent that calls a tool, three times, which does something; the memory and the model."""
-    store = Counted()
-    memory = ConversationMemory("extractive", store=store, **NEVER)
+    memory = ConversationMemory("extractive", store=InMemoryStore(), **NEVER)
     memory.save([HumanMessage("I keep bees near Lugo.", id="b")], user="ann", thread="sunday")
 
     @tool
@@ -426,14 +384,6 @@ def test_a_model_that_calls_tools_is_shown_one_memory_until_the_next_message(how
     assert len({*loop}) == 1
     assert "Vigo" not in loop[0]
     assert "Vigo" in later
-
-
-def test_the_store_is_read_for_the_first_call_of_a_turn_alone():
-    reads = []
-    graph, *_ = loop_of_tools(lambda memory: reads.append(memory.users().store.reads))
-    say(graph, "Where are my bees?", ANN)
-
-    assert len({*reads}) == 1
 
 
 def test_a_turn_that_is_resumed_is_shown_what_it_was_shown():

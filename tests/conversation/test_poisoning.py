@@ -5,8 +5,6 @@ again. Others plant it in what agents read: a page that a tool fetches, a text t
 passes on, a mail that a user pastes.
 """
 
-from __future__ import annotations
-
 import json
 import re
 

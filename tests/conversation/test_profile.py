@@ -491,17 +491,18 @@ JSON = st.recursive(
     max_leaves=6,
 )
 NAMES = st.from_regex(r"\A[a-z_]+(\.[a-z_]+)?\Z")
+PATHS = st.sampled_from([*Fields(Profile).by_path])
 DAYS = st.sampled_from(["", "2026-03-05", "2025-12-31"])
 
 
 @pytest.mark.slow
-@given(st.lists(st.builds(FieldValue, NAMES, JSON, DAYS)))
+@given(st.lists(st.builds(FieldValue, NAMES, JSON, DAYS), max_size=5))
 def test_entries_are_read_as_they_were_written(entries):
     assert read_entries(write_entries(entries)) == (entries, [])
 
 
 @pytest.mark.slow
-@given(st.lists(st.builds(FieldValue, st.sampled_from([*Fields(Profile).by_path]), JSON, DAYS)))
+@given(st.lists(st.builds(FieldValue, PATHS, JSON, DAYS), max_size=5))
 def test_whatever_is_stored_a_profile_is_made_of_what_fits(entries):
     fitted = Fields(Profile).fit(entries)
 

@@ -1,7 +1,5 @@
 """What is remembered after each turn: when, whose, once, and so that nobody else hears of it."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import logging
@@ -38,10 +36,10 @@ from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.store.memory import InMemoryStore
 from servers.warm_python import COMMAND_LINE, warm_python
 
-from memagent_graph import ConversationMemory, MemAgentMiddleware
+from memagent_graph import ConversationMemory, MemAgentMiddleware, ReadingConfig
 from memagent_graph.conversation.catch_up import catch_up
-from memagent_graph.conversation.user_memory import AnonymousUser
-from memagent_graph.errors import ConfigurationError
+from memagent_graph.conversation.thread import AnonymousUser
+from memagent_graph.errors import ConfigurationError, TransientModelError
 from memagent_graph.memory.stores import open_store
 from memagent_graph.testing import ScriptedChatModel
 
@@ -291,6 +289,15 @@ def test_a_fold_that_fails_is_logged_and_tried_again_at_the_next_turn(caplog):
     assert reader.calls[0].count("One.") == reader.calls[0].count("Two.") == 1
 
 
+def test_a_fold_asks_again_where_a_model_was_away_for_a_moment():
+    model = ScriptedChatModel(TransientModelError("away"), "The user keeps bees in Ulm.")
+    memory = ConversationMemory(model, config=ReadingConfig(retry_interval=0.001))
+
+    memory.save([HumanMessage("I keep bees in Ulm.", id="1")], **WHO)
+
+    assert "bees in Ulm" in memory.load("ann")
+
+
 def test_an_edit_while_its_message_is_folded_is_folded_next():
     memory = ConversationMemory(reader := hanging(), **SOON)
     memory.observe([HumanMessage("My cat is Pixel.", id="1")], **WHO)
@@ -304,27 +311,11 @@ def test_an_edit_while_its_message_is_folded_is_folded_next():
     assert "My cat is Dot." in memory.load("ann")
 
 
-async def test_another_process_that_still_wants_to_fold_what_left_the_thread_folds_nothing():
-    """Two workers of a server: the first has not folded a turn when the second is through."""
-    store, readers = InMemoryStore(), (Keeper(), Keeper())
-    first, second = (
-        ConversationMemory(reader, store=store, window=4, config=ROOMY, **NEVER)
-        for reader in readers
-    )
-    said = [HumanMessage(f"Fact {n}.", id=str(n)) for n in range(13)]
-
-    for part in (said[:12], said[6:12], said[9:]):
-        await second.asave(part, **WHO)
-    await first.asave(said[:8], **WHO)
-
-    assert readers[0].calls == []
-
-
 CHILD = """
 import os, sys
 from langchain.agents import create_agent
 from langgraph.checkpoint.sqlite import SqliteSaver
-from memagent_graph import ConversationMemory, MemAgentMiddleware
+from memagent_graph import ConversationMemory, MemAgentMiddleware, ReadingConfig
 from memagent_graph.memory.stores import open_store
 from memagent_graph.testing import ScriptedChatModel
 
@@ -512,19 +503,6 @@ def test_a_run_without_a_user_is_refused_if_strict_and_else_warned_of_once(stric
 
     assert caplog.text.count("names no user") == 1
     assert "bees" in memory.load(AnonymousUser.of("t"))
-
-
-def test_a_thread_that_goes_on_without_naming_its_user_is_still_theirs():
-    memory = ConversationMemory(Keeper(), **NEVER)
-    middleware = [MemAgentMiddleware(memory, strict=True)]
-    agent = create_agent(
-        ScriptedChatModel("Noted."), middleware=middleware, checkpointer=InMemorySaver()
-    )
-    say(agent, "One.", of("ann"))
-
-    say(agent, "Two.", {"configurable": {"thread_id": "t"}})
-
-    assert "Two." in memory.load("ann")
 
 
 @pytest.mark.parametrize("restarts", [False, True])

@@ -1,7 +1,5 @@
 """A small model folds a conversation by choosing among what users say."""
 
-from __future__ import annotations
-
 from math import log
 from threading import Barrier
 
@@ -190,28 +188,12 @@ def fold_with_large(*replies, said=SAID, times=1):
     return memory, model
 
 
-NOTES = "2026-03-05: Edda breeds goats in Husum."
-
-
 def test_a_larger_model_that_notes_nothing_leaves_the_sentences_of_the_user():
     memory, model = fold_with_large("unchanged")
 
     assert memory.load("ann").splitlines() == ["5 Mar 2026", *SAID]
     assert "noted nothing" in memory.history("ann")[0].warnings[0]
     assert len(model.calls) == 1
-
-
-def test_a_model_that_has_noted_something_may_say_that_nothing_changes():
-    memory, model = fold_with_large(NOTES, "unchanged", times=2)
-
-    assert memory.load("ann") == NOTES
-    assert len(model.calls) == 2
-
-
-def test_unchanged_after_small_talk_costs_one_call():
-    memory, model = fold_with_large("unchanged", said=["Hello, how are you?"])
-
-    assert (memory.load("ann"), len(model.calls)) == ("", 1)
 
 
 def test_a_larger_model_that_copies_the_conversation_is_asked_as_small_ones_are():

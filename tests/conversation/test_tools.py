@@ -1,7 +1,5 @@
 """Tools with which an agent looks after a user's memory, and what a user asks it to forget."""
 
-from __future__ import annotations
-
 import pytest
 from conversations import calling, of, prompted, say, words_in
 from langchain.agents import create_agent

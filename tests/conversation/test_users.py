@@ -1,7 +1,5 @@
 """Those who run a chatbot look at the memories of its users, change, move and forget them."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import sqlite3
@@ -21,7 +19,7 @@ from langgraph.store.memory import InMemoryStore
 from langgraph.store.sqlite.aio import AsyncSqliteStore
 
 from memagent_graph import ConversationMemory, RedisStore
-from memagent_graph.conversation.user_memory import place_of, user_of
+from memagent_graph.conversation.thread import place_of, user_of
 from memagent_graph.conversation.users import Users
 from memagent_graph.errors import (
     ConfigurationError,

@@ -1,7 +1,5 @@
 """Whose words are remembered, what is the same message, and what a thread no longer has."""
 
-from __future__ import annotations
-
 import asyncio
 import operator
 from datetime import datetime
@@ -17,6 +15,7 @@ from conversations import (
     agent_with,
     calling,
     dated,
+    graph_around,
     graph_with,
     note,
     of,
@@ -45,6 +44,7 @@ from langchain_core.tools import InjectedToolCallId, tool
 from langgraph.channels import DeltaChannel
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import START, MessagesState, StateGraph, add_messages
+from langgraph.graph.message import REMOVE_ALL_MESSAGES
 from langgraph.prebuilt import InjectedState, ToolNode
 from langgraph.store.memory import InMemoryStore
 from langgraph.types import Command, interrupt
@@ -63,7 +63,7 @@ from memagent_graph.testing import ScriptedChatModel, call_tool
 
 ANN, BO, GUEST = of("ann"), of("bo"), {"configurable": {"thread_id": "t"}}
 IDS = {"user": "ann", "thread": "t"}
-HOSTS = pytest.mark.parametrize("host", [agent_with, graph_with])
+HOSTS = pytest.mark.parametrize("host", [agent_with, graph_with, graph_around])
 
 
 def new_memory(model="extractive", **options):
@@ -104,7 +104,9 @@ def only_behind(memory, checkpointer=None):
     return builder.compile(checkpointer or InMemorySaver())
 
 
-@pytest.mark.parametrize("host", [agent_with, graph_with, only_adding, only_behind, replaying])
+@pytest.mark.parametrize(
+    "host", [agent_with, graph_with, graph_around, only_adding, only_behind, replaying]
+)
 def test_two_users_of_one_thread_have_each_their_own_words(host):
     memory = new_memory()
     graph = host(memory)
@@ -501,13 +503,29 @@ def test_a_known_id_is_the_same_message_in_each_thread_unless_it_says_something_
     assert words_in(memory.load("ann"), "sail", "Husum", "row") == ["Husum", "row"]
 
 
-@pytest.mark.parametrize("ids", [True, False])
-def test_in_a_state_that_only_adds_nothing_multiplies(ids):
+def joined(old, new):
+    return convert_to_messages([*(old or []), *new])
+
+
+class Joined(AgentState):
+    messages: Annotated[list[AnyMessage], joined]
+
+
+def joining(memory):
+    return agent_with(memory, state_schema=Joined)
+
+
+@pytest.mark.parametrize(
+    ("host", "ids"), [(only_adding, True), (only_adding, False), (joining, False)]
+)
+def test_in_a_state_that_only_adds_nothing_multiplies(host, ids):
     memory = new_memory()
-    graph = graph_with(memory, state=Added)
+    graph = host(memory)
 
     for number in range(4):
-        out = say(graph, f"I own boat {number}.", ANN, **({"id": f"m{number}"} if ids else {}))
+        text, key = f"I own boat {number}.", {"id": f"m{number}"} if ids else {}
+        given = HumanMessage(text, **key) if host is only_adding else ("human", text)
+        out = run(graph, {"messages": [given]}, ANN)
     memory.flush()
 
     assert [m.type for m in out["messages"]] == ["human", "ai"] * 4
@@ -519,13 +537,13 @@ def test_in_a_state_that_only_adds_nothing_multiplies(ids):
 # what a thread no longer has
 
 
-@pytest.mark.parametrize("host", [agent_with, graph_with, replaying])
+@pytest.mark.parametrize("host", [agent_with, graph_with, graph_around, replaying])
 @pytest.mark.parametrize("turn", [True, False])
 def test_what_leaves_the_thread_before_it_is_folded_is_not_remembered(host, turn):
     memory = new_memory()
     graph = host(memory)
     say(graph, "My PIN is 4711.", ANN, id="secret")
-    node = {} if host is agent_with else {"as_node": "note"}
+    node = {} if host is agent_with else {"as_node": [*graph.nodes][-1]}
     graph.update_state(ANN, {"messages": [RemoveMessage("secret")]}, **node)
 
     if turn:
@@ -533,6 +551,66 @@ def test_what_leaves_the_thread_before_it_is_folded_is_not_remembered(host, turn
 
     assert "4711" not in told(memory, "ann", "PIN")
     assert ("Husum" in memory.load("ann")) == turn
+
+
+def with_subgraph(memory, model):
+    agent = agent_with(memory, model=model, checkpointer=None)
+    return StateGraph(MessagesState).add_node("agent", agent).add_edge(START, "agent")
+
+
+def with_agent_of_its_own_thread(memory, model):
+    agent = agent_with(memory, model=model, checkpointer=True)
+
+    def call(state):
+        return {"messages": agent.invoke({"messages": state["messages"][-1:]})["messages"][-1:]}
+
+    return StateGraph(MessagesState).add_node("agent", call).add_edge(START, "agent")
+
+
+def take_out(graph, _):
+    graph.update_state(ANN, {"messages": [RemoveMessage("secret"), RemoveMessage("reply")]})
+    return ANN
+
+
+def overwrite(graph, _):
+    left = graph.get_state(ANN).values["messages"][:2]
+    graph.update_state(ANN, {"messages": [RemoveMessage(REMOVE_ALL_MESSAGES), *left]})
+    return ANN
+
+
+def fork(_, before):
+    return {"configurable": {**before["configurable"], "user_id": "ann"}}
+
+
+@pytest.mark.parametrize("host", [with_subgraph, with_agent_of_its_own_thread])
+@pytest.mark.parametrize("leave", [take_out, overwrite, fork])
+@pytest.mark.parametrize("turns", [0, 1, 2])
+@pytest.mark.parametrize("flushed", [True, False])
+def test_what_leaves_a_graph_before_an_agent_in_it_folds_is_not_remembered(
+    host, leave, turns, flushed
+):
+    def reply(messages):
+        heard.append("".join(m.text for m in messages))
+        key = "reply" if "4711" in messages[-1].text else None
+        return AIMessage(f"You said: {messages[-1].text[-20:]}", id=key)
+
+    memory, heard = new_memory(), list[str]()
+    graph = host(memory, ScriptedChatModel(reply)).compile(InMemorySaver())
+    say(graph, "I keep bees.", ANN)
+    before = graph.get_state(ANN).config
+    say(graph, "My PIN is 4711.", ANN, id="secret")
+    config = leave(graph, before)
+
+    for number in range(turns):
+        say(graph, f"I own boat {number}. What is my PIN?", config if number == 0 else ANN)
+        if flushed:
+            memory.flush()
+
+    left = leave is not fork or turns > 0
+    assert ("4711" in told(memory, "ann", "PIN")) == (not left)
+    assert words_in(memory.load("ann"), "bees", "boat") == ["bees", "boat"][: 1 + bool(turns)]
+    if host is with_subgraph:  # the other has the message in its own state
+        assert "4711" not in "".join(heard[2:])
 
 
 def test_what_waits_is_remembered_though_its_checkpointer_is_closed(caplog):
@@ -636,26 +714,6 @@ def test_a_forgotten_user_is_not_remembered_again_from_an_old_thread():
     known = told(memory, "ann", "epilepsy, bees")
     assert words_in(known, "epilepsy", "bees") == []
     assert "Husum" in memory.load("ann")
-
-
-def joined(old, new):
-    return convert_to_messages([*(old or []), *new])
-
-
-class Joined(AgentState):
-    messages: Annotated[list[AnyMessage], joined]
-
-
-def test_an_agent_whose_state_gives_no_ids_remembers_each_message_once():
-    memory = new_memory()
-    agent = agent_with(memory, state_schema=Joined)
-
-    for number in range(3):
-        out = run(agent, {"messages": [("human", f"I own boat {number}.")]}, ANN)
-    memory.flush()
-
-    assert [m.type for m in out["messages"]] == ["human", "ai"] * 3
-    assert memory.load("ann").count("boat") == 3
 
 
 # all of it, at random

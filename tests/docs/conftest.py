@@ -1,7 +1,5 @@
 """What a reader of the documentation has: an empty folder, a model, servers."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """The examples in docstrings run as they stand and print what they show."""
 
-from __future__ import annotations
-
 import ast
 import doctest
 from importlib import import_module

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import os
 import re
 import shlex
@@ -15,16 +13,6 @@ from snippets import run, snippets
 
 README = Path(__file__).parents[2] / "README.md"
 DOCS = README.with_name("docs")
-NAMES = (
-    "retrieval",
-    "chatbot",
-    "control-memories",
-    "deployment",
-    "coming-from",
-)
-
-
-HOME = "https://github.com/memagent-graph/memagent-graph/blob/main/"
 
 
 def blocks_of(page, language):
@@ -76,20 +64,6 @@ def test_the_first_commands_of_the_readme_print_what_it_shows(tmp_path, monkeypa
     assert printed.startswith(shown)
 
 
-def test_the_readme_is_short_and_begins_with_commands_that_a_clone_has():
-    text = README.read_text("utf-8")
-    first, installs, _ = blocks_of(README, "sh")
-    makefile = README.with_name("Makefile").read_text("utf-8")
-    folders = re.findall(r"^pip install [\"]?(\.[\w/-]*)", installs, re.MULTILINE)
-
-    assert first == "make ask\nmake test\n"
-    assert all(f"\n{name}: " in makefile for name in re.findall(r"\bmake ([a-z]+)", text))
-    assert folders
-    assert all((README.parent / folder / "pyproject.toml").exists() for folder in folders)
-    assert len(text.split()) <= 900
-    assert text.count("![") <= 3
-
-
 def test_the_code_of_the_readme_runs_as_it_stands(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     write_the_files_of_the_first_commands()
@@ -135,19 +109,6 @@ def test_the_chatbot_of_the_tutorial_remembers_what_it_was_told_in_another_threa
     assert first == ["What I know of you: nothing yet", "How nice."]
     assert second[0].endswith("Ann moved to Berlin with her cat Minou.")
     assert second[1] == "In Berlin."
-
-
-@pytest.mark.parametrize(
-    "page", [README, *(DOCS / f"{name}.md" for name in NAMES)], ids=lambda page: page.stem
-)
-def test_the_files_that_a_page_links_to_are_there(page):
-    links = links_of(page)
-    ours = [link.removeprefix(HOME) for link in links if link.startswith(HOME)]
-    beside = [link for link in links if not link.startswith(("http://", "https://"))]
-
-    assert ours or beside
-    assert all((README.parent / link).exists() for link in ours)
-    assert all((page.parent / link).exists() for link in beside)
 
 
 def test_links_of_the_readme_lead_somewhere_on_the_page_of_a_package_index():

@@ -1,7 +1,5 @@
 """The exam of `memagent doctor --exam`: what a model can do, and the settings that follow."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import pytest
 
 from memagent_graph.errors import ConfigurationError, SourceNotFoundError

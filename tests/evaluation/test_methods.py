@@ -1,7 +1,4 @@
-from __future__ import annotations
-
 import asyncio
-from types import SimpleNamespace
 
 import pytest
 from fixed_readers import ScriptedReader
@@ -9,10 +6,7 @@ from langchain_core.embeddings import Embeddings
 
 from memagent_graph.config import ReadingConfig
 from memagent_graph.errors import ConfigurationError, ModelError, TransientModelError
-from memagent_graph.evaluation.methods import (
-    METHODS,
-    make_method,
-)
+from memagent_graph.evaluation.methods import METHODS, make_method
 from memagent_graph.readers.base import Answer, Usage
 from memagent_graph.readers.resolve import resolve_reader
 from memagent_graph.text.source import TextSource
@@ -90,34 +84,6 @@ def test_refining_shows_the_last_answer_with_the_next_chunk():
 
     assert "".join(shown.partition("\n\n")[2] or shown for shown in reader.shown) == FILLER * 200
     assert [shown.partition("\n")[0] for shown in reader.shown[1:3]] == ["<1>", "<2>"]
-
-
-BASELINES = [name for name in METHODS if name != "memagent"]
-
-
-@pytest.mark.parametrize("name", BASELINES)
-def test_a_call_that_fails_for_a_while_is_made_again_when_the_server_says(
-    name, openai_server, monkeypatch
-):
-    waited = []
-
-    async def sleep(seconds):
-        waited.append(seconds)
-
-    monkeypatch.setattr("memagent_graph.graph.reading.asyncio", SimpleNamespace(sleep=sleep))
-    config = CONFIG.model_copy(update={"retry_interval": 0.001})
-    busy = {"status": 429, "headers": {"retry-after": "7"}}
-    openai_server.script = [busy, "drop", "empty", 503]
-    reader = resolve_reader("openai:small", config=config, base_url=openai_server.base_url)
-
-    found = outcome(name, FILLER * 30, reader, config)
-
-    assert found.answer.startswith("memory ")
-    assert 7.0 < waited[0] <= 7.001
-    longest = (0.002, 0.004, 0.008)
-    assert all(most / 2 <= one <= most for one, most in zip(waited[1:], longest, strict=True))
-    assert len(openai_server.requests) == 4 + found.usage.calls
-    assert len({str(body["messages"]) for body in openai_server.requests}) == found.usage.calls
 
 
 def test_a_call_that_fails_again_and_again_or_for_good_is_an_error(openai_server):

@@ -1,14 +1,12 @@
 """Files that RULER's generator wrote are asked as they are."""
 
-from __future__ import annotations
-
 import json
 
 import pytest
 
 from memagent_graph.errors import ConfigurationError
+from memagent_graph.evaluation.questions import ruler_tasks
 from memagent_graph.evaluation.tasks import make_task
-from memagent_graph.evaluation.tasks.questions import ruler_tasks
 from memagent_graph.text.tokens import EstimatingTokenizer
 
 COUNTER = EstimatingTokenizer()

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import asyncio
 import json
 
@@ -9,16 +7,13 @@ from vaults import VaultTask
 
 from memagent_graph.config import ReadingConfig
 from memagent_graph.errors import ConfigurationError, ModelError
-from memagent_graph.evaluation.run import (
-    RESULTS,
-    SampleResult,
-    evaluate,
-    load,
-    tabulate,
-)
+from memagent_graph.evaluation.questions import QuestionTask
+from memagent_graph.evaluation.run import RESULTS, SampleResult, evaluate, load, tabulate
 from memagent_graph.evaluation.samples import parse_length, short
-from memagent_graph.evaluation.tasks.questions import QuestionTask
 from memagent_graph.readers.resolve import resolve_reader
+from memagent_graph.rl.recorder import CallRecord
+from memagent_graph.rl.traces import load as load_traces
+from memagent_graph.testing import ScriptedChatModel
 from memagent_graph.text.source import TextSource
 
 CONFIG = ReadingConfig()
@@ -83,6 +78,29 @@ def test_a_sample_that_fails_is_told_and_run_again(tmp_path):
     assert all("The model is away." in result.error for result in failed)
     assert len(again) == 2
     assert [result.error for result in load(tmp_path)] == [None, None]
+
+
+def test_every_call_is_kept_with_what_it_cost_also_of_samples_that_fail(tmp_path):
+    def reply(messages):
+        if "<section>" in messages[-1].text:
+            return "The code is 7."
+        raise ValueError("The key is invalid.")
+
+    reader = resolve_reader(ScriptedChatModel(reply), config=CONFIG)
+    ways = ("memagent", "truncate")
+
+    record = {"calls": CallRecord(tmp_path / "calls.jsonl"), "samples": 1, "methods": ways}
+    results = run(tmp_path, reader=reader, tasks=[VaultTask("one")], **record)
+    calls = load_traces(tmp_path / "calls.jsonl").calls
+
+    assert all("The key is invalid." in result.error for result in results)
+    for result in results:
+        own = [call for call in calls if call.rollout == f"{result.id} {result.method}"]
+        assert len(own) == result.calls > 0
+        assert "The key is invalid." in own[-1].error
+        assert sum(call.usage["input_tokens"] for call in own if call.usage) == result.input_tokens
+    (whole,) = [call for call in calls if call.rollout == "one/2000/0 truncate"]
+    assert ScriptedChatModel("7").invoke(whole.prompt).text == "7"  # it can be asked again
 
 
 @pytest.mark.parametrize(

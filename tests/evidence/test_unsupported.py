@@ -1,7 +1,5 @@
 """Statements that nothing in the document supports, from a chat model to the output."""
 
-from __future__ import annotations
-
 import pytest
 from langgraph.checkpoint.sqlite import SqliteSaver
 from langgraph.store.memory import InMemoryStore

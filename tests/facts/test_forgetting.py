@@ -1,7 +1,5 @@
 """Forgetting a document removes its facts from a named memory, and opens what they had closed."""
 
-from __future__ import annotations
-
 from fixed_readers import fact_model
 from langgraph.store.memory import InMemoryStore
 

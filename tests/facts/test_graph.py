@@ -1,23 +1,11 @@
 """Facts as a graph: what holds when, neighbourhoods, conflicts, exports and tools."""
 
-from __future__ import annotations
-
 from fixed_readers import fact_model
 from langgraph.store.memory import InMemoryStore
 
-from memagent_graph import (
-    Facts,
-    MemoryBank,
-    create_facts_tool,
-    create_memagent,
-)
+from memagent_graph import Facts, MemoryBank, create_facts_tool, create_memagent
 from memagent_graph.evidence.places import Evidence
-from memagent_graph.facts.graph import (
-    list_conflicts,
-    neighbourhood,
-    select_facts,
-    view_for,
-)
+from memagent_graph.facts.graph import list_conflicts, neighbourhood, select_facts, view_for
 from memagent_graph.facts.record import Fact, memory_of_facts, read_fact
 from memagent_graph.facts.rules import overwrite
 from memagent_graph.text.tokens import EstimatingTokenizer

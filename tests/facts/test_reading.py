@@ -1,7 +1,5 @@
 """A reading with `schema=Facts`: one call a chunk, whose reply is applied by rules."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from typing import Literal
@@ -13,14 +11,7 @@ from langgraph.store.memory import InMemoryStore
 from pydantic import BaseModel
 from structure.house import files_of_a_chunk
 
-from memagent_graph import (
-    Facts,
-    MemoryBank,
-    Prompts,
-    ReadingConfig,
-    create_memagent,
-    facts_of,
-)
+from memagent_graph import Facts, MemoryBank, Prompts, ReadingConfig, create_memagent, facts_of
 from memagent_graph.errors import ConfigurationError
 from memagent_graph.facts.reader import fit
 from memagent_graph.facts.record import read_fact
@@ -389,13 +380,14 @@ def test_another_reader_is_refused_with_what_to_use(reader):
 
 
 @pytest.mark.slow
-def test_without_facts_nothing_of_theirs_is_imported_or_entered():
+def test_without_facts_or_a_decision_model_nothing_of_theirs_is_imported_or_entered():
     code = (
         "import sys\nfrom memagent_graph import create_memagent, ConversationMemory\n"
         "out = create_memagent().invoke({'question': 'Who?', 'document': 'Ann signed.'})\n"
         "memory = ConversationMemory()\n"
         "memory.save([('human', 'I like tea.')], user='a', thread='b')\n"
-        "print([name for name in sys.modules if name.startswith('memagent_graph.facts')])"
+        "theirs = ('memagent_graph.facts', 'langchain_core.decisions')\n"
+        "print([name for name in sys.modules if name.startswith(theirs)])"
     )
 
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -1,7 +1,5 @@
 """A fact is one line, which models write in many ways; what is no fact is counted, never raised."""
 
-from __future__ import annotations
-
 from datetime import date
 from enum import Enum
 from typing import Literal

@@ -1,7 +1,5 @@
 """The newest fact holds, an end closes, and what nothing decides is in conflict."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest
@@ -126,10 +124,7 @@ def test_facts_of_which_no_date_decides_are_in_conflict(lines):
 def test_in_a_conversation_another_speaker_contradicts_and_updates_nothing():
     lines = after("A | lives in | Rome", "A | lives in | Bern | says Bob", latest=True)
 
-    assert lines == [
-        "A | lives in | Rome | disputed",
-        "A | lives in | Bern | disputed; says Bob",
-    ]
+    assert lines == ["A | lives in | Rome | disputed", "A | lives in | Bern | disputed; says Bob"]
 
 
 def test_a_relation_with_several_objects_closes_none():

@@ -1,7 +1,5 @@
 """A date in a reply is kept if the text says it, and not of another fact alone."""
 
-from __future__ import annotations
-
 import pytest
 
 from memagent_graph import Facts, facts_of

@@ -1,7 +1,5 @@
 """Settings at random: segments, skim, the update gate, limits, several questions."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from collections import Counter
@@ -18,10 +16,7 @@ from memagent_graph import ReadingConfig, create_memagent, plan
 from memagent_graph.errors import ConfigurationError, ModelError
 from memagent_graph.evidence.places import Memory
 from memagent_graph.graph.state import common_spans, merge_spans
-from memagent_graph.readers.base import Answer, Identity, Merge, Reader, Step, Update, Usage
-from memagent_graph.text.chunks import chunks
-from memagent_graph.text.source import TextSource
-from memagent_graph.text.tokens import EstimatingTokenizer
+from memagent_graph.readers.base import Answer, Identity, Merge, Reader, Update, Usage
 
 THREAD = {"configurable": {"thread_id": "t"}}
 SAME = ("answer", "memory", "coverage", "skipped", "stopped")
@@ -148,10 +143,6 @@ class Drawn:
         return plan(self.questions[-1], self.text, self.config, questions=len(self.questions))
 
 
-def cut(text):
-    return chunks(TextSource(text), tokenizer=EstimatingTokenizer(), chunk_tokens=25)
-
-
 def records_of(out):
     """What was answered, question by question."""
     return out.get("answers") or [out]
@@ -168,13 +159,7 @@ def read(agent, asked, awaited, config=None):
 @example(**plain(awaited=False, lines=28, segments=3, skim="60%", max_calls=13, chunk_tokens=34))
 @example(
     **plain(
-        awaited=False,
-        lines=26,
-        questions=2,
-        segments=2,
-        max_calls=26,
-        chunk_tokens=20,
-        found=None,
+        awaited=False, lines=26, questions=2, segments=2, max_calls=26, chunk_tokens=20, found=None
     )
 )
 @settings(max_examples=60, deadline=None)
@@ -208,29 +193,6 @@ def test_any_reading_keeps_to_its_plan_and_says_what_it_read(awaited, **chosen):
             assert record["stopped"] == "end"
             if drawn.found is False:
                 assert record["coverage"] == 1
-
-
-@pytest.mark.slow
-@settings(max_examples=30, deadline=None)
-@given(awaited=st.booleans(), **{name: DRAWN[name] for name in ("lines", "questions", "found")})
-def test_one_segment_no_gate_and_no_skim_are_the_plain_fold(awaited, **chosen):
-    drawn = Drawn(skim=None, chunk_tokens=25, **chosen)
-    plain, reader = drawn.reader(), drawn.reader()
-
-    async def fold(question):
-        memory = Memory()
-        for chunk in cut(drawn.text):
-            memory = (await plain.update(Step(question, memory, chunk))).memory
-        return memory.text, (await plain.respond(question, memory)).text
-
-    expected = [asyncio.run(fold(question)) for question in drawn.questions]
-
-    agent = create_memagent(reader, config=drawn.config, store=InMemoryStore())
-    records = records_of(read(agent, drawn.asked, awaited))
-
-    assert [(record["memory"], record["answer"]) for record in records] == expected
-    assert Counter(reader.calls) == Counter(plain.calls)
-    assert {(record["coverage"], record["stopped"]) for record in records} == {(1, "end")}
 
 
 @pytest.mark.slow

@@ -1,7 +1,5 @@
 """No reply overwrites notes that is none, and no answer stands on nothing without saying so."""
 
-from __future__ import annotations
-
 import pytest
 from langchain_core.messages import AIMessage, HumanMessage
 from langgraph.checkpoint.memory import InMemorySaver

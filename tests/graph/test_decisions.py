@@ -1,9 +1,5 @@
 """A decision model of LangChain chooses what is read, and what is supported."""
 
-from __future__ import annotations
-
-import subprocess
-import sys
 from functools import cache
 from typing import Any
 
@@ -99,14 +95,6 @@ def test_another_runnable_is_refused():
 
     with pytest.raises(ConfigurationError, match="a function or a decision model, not"):
         ChatReader(model, verify=model)
-
-
-def test_nothing_imports_them_but_who_passes_one():
-    code = "import memagent_graph, sys; memagent_graph.create_memagent(); print(*sys.modules)"
-
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-
-    assert "langchain_core.decisions" not in done.stdout.split()
 
 
 def test_memories_of_two_models_are_told_apart():

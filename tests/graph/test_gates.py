@@ -1,7 +1,5 @@
 """The update gate: a chunk that adds nothing costs a word."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 import pytest

@@ -1,12 +1,6 @@
 """A step of the fold is a core with layers around it; one that is off is not there."""
 
-from __future__ import annotations
-
-import ast
-import inspect
-import re
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from fixed_readers import ScriptedReader, numbered
@@ -19,7 +13,6 @@ from memagent_graph.graph.reading import FoldUpdate, Layer, Reading
 from memagent_graph.readers.base import Merge
 from memagent_graph.text.tokens import EstimatingTokenizer
 
-FOLDER = Path(layers.__file__).parent
 TEXT = numbered(40)
 THREAD = {"configurable": {"thread_id": "one"}}
 
@@ -51,32 +44,6 @@ class Merging(ScriptedReader):
 def names(**settings):
     reading = Reading("r", ScriptedReader(), ReadingConfig(**settings), EstimatingTokenizer())
     return [layer.name for layer in layers.layers_of(reading) if not layer.needs_store]
-
-
-ALL = {
-    each.__name__
-    for each in vars(layers).values()
-    if isinstance(each, type) and issubclass(each, Layer)
-}
-
-
-def test_a_layer_knows_no_other_layer():
-    known = {
-        name: ALL.intersection(re.findall(r"\w+", inspect.getsource(getattr(layers, name))))
-        for name in ALL - {"Layer"}
-    }
-
-    assert len(known) == 5
-    assert known == {name: {name, "Layer"} for name in known}
-
-
-@pytest.mark.parametrize(
-    "module", ["reading", "fold", "state", "ids", "reuse", "versions", "segments"]
-)
-def test_the_core_and_the_store_know_no_layer(module):
-    tree = ast.parse((FOLDER / f"{module}.py").read_text())
-    found = [node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
-    assert not [name for name in found if name.startswith(layers.__name__)]
 
 
 def test_a_feature_that_is_off_is_not_in_the_stack():

@@ -1,7 +1,5 @@
 """What an answer is shown of the text, beside the notes or instead of a reading."""
 
-from __future__ import annotations
-
 import re
 
 import pytest
@@ -10,12 +8,7 @@ from langchain_core.messages import AIMessage
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.store.memory import InMemoryStore
 
-from memagent_graph import (
-    MemoryBank,
-    Prompts,
-    ReadingConfig,
-    create_memagent,
-)
+from memagent_graph import MemoryBank, Prompts, ReadingConfig, create_memagent
 from memagent_graph.graph.reading import Observer
 from memagent_graph.testing import ScriptedChatModel
 from memagent_graph.text.tokens import EstimatingTokenizer

@@ -1,7 +1,5 @@
 """Several questions over one document, which is read once for all of them."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from concurrent.futures import ThreadPoolExecutor, wait

@@ -1,7 +1,5 @@
 """Answers in a shape: `response_format=` of the graph and of all that is made of it."""
 
-from __future__ import annotations
-
 import json
 from typing import TypedDict
 

@@ -1,16 +1,10 @@
 """Chunks that a look finds nothing in cost no call; they are on record, and read if need be."""
 
-from __future__ import annotations
-
 import pytest
 from langgraph.store.memory import InMemoryStore
 from pydantic import ValidationError
 
-from memagent_graph import (
-    MemoryBank,
-    ReadingConfig,
-    create_memagent,
-)
+from memagent_graph import MemoryBank, ReadingConfig, create_memagent
 from memagent_graph.errors import ModelError
 from memagent_graph.evidence.places import Memory
 from memagent_graph.graph.state import merge_spans

@@ -1,7 +1,5 @@
 """The answer in `stream_mode="messages"`: its words as they come, and nothing else."""
 
-from __future__ import annotations
-
 from typing import TypedDict
 
 import pytest
@@ -11,11 +9,7 @@ from langgraph.graph import START, StateGraph
 from pydantic import BaseModel
 
 from memagent_graph import MemAgentNode, ReadingConfig, create_memagent, create_reading_tool
-from memagent_graph.models.reply import (
-    certain_part,
-    find_boxed,
-    without_reasoning,
-)
+from memagent_graph.models.reply import certain_part, find_boxed, without_reasoning
 from memagent_graph.prompts import Prompts
 from memagent_graph.templates import PLAIN_ANSWER_PROMPT
 from memagent_graph.testing import ScriptedChatModel

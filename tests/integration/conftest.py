@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from servers.redis_server import RedisServer
+from fixed_readers import numbered
 from servers.warm_python import COMMAND_LINE, PIPE, WarmProcess, warm_python
 
 
@@ -13,14 +13,6 @@ from servers.warm_python import COMMAND_LINE, PIPE, WarmProcess, warm_python
 def soak():
     """How many times as often a test repeats what it repeats: `make soak` sets it."""
     return int(os.environ.get("MEMAGENT_SOAK", "1"))
-
-
-@pytest.fixture
-def redis(tmp_path):
-    """A real server that the test may kill."""
-    server = RedisServer(tmp_path)
-    yield server
-    server.kill()
 
 
 @pytest.fixture
@@ -37,6 +29,13 @@ def start():
     yield run
     for process in started:
         process.kill()
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """The folder of the document that these readings read."""
+    (tmp_path / "document.txt").write_text(numbered(180))
+    return tmp_path
 
 
 @pytest.fixture

@@ -1,7 +1,5 @@
 """Run as a process of its own: reads the folder's document into a store that others use as well."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import sys
@@ -29,10 +27,7 @@ def main(url, folder, log, *, delay=0.0, segments=1, waits=False, **asked):
     config = ReadingConfig(chunk_tokens=40, segments=segments)
     with open_store(url) as store:
         agent = create_memagent(reader, config=config, store=store)
-        asked = {"question": "?", "document": folder / "document.txt", **asked}
-        for out in agent.stream(asked, stream_mode="values"):
-            if waits and "progress" in out:  # read here or taken over
-                (folder / f"{log} step").write_text(str(out["progress"]["step"]))
+        out = agent.invoke({"question": "?", "document": folder / "document.txt", **asked})
     print(json.dumps({key: out[key] for key in ("answer", "usage", "version", "warnings")}))
 
 

@@ -1,7 +1,5 @@
 """A reading in one process that is edited from another."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys
@@ -24,12 +22,6 @@ def where(request, tmp_path):
     if request.param == "redis":
         return request.getfixturevalue("redis").url
     return str(tmp_path / "store.sqlite")
-
-
-@pytest.fixture
-def folder(tmp_path):
-    (tmp_path / "document.txt").write_text(TEXT)
-    return tmp_path
 
 
 def memagent(where, *arguments):
@@ -79,31 +71,17 @@ def test_a_reading_is_edited_by_commands(where, start, folder):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("follows", [False, True], ids=["afterwards", "meanwhile"])
 def test_what_a_reading_had_read_that_was_killed_is_read_on_from_its_edit_by_another(
-    where, start, folder, follows
+    where, start, folder
 ):
-    def read():
-        return start("shared_child.py", where, folder, "other", '{"waits": true}')
-
-    def edit():
-        return bank.edit(fold.memory, "By hand.", before=fold.version)
-
-    step = folder / "other step"
     with open_store(where) as store:
         bank = MemoryBank(store)
         leader, fold = begin(bank, start, where, folder)
-        if follows:
-            other = read()
-            wait_until(lambda: step.exists() and step.read_text() == str(fold.step), "it", PATIENT)
-            edited = edit()
-            leader.kill()
-        else:
-            leader.kill()
-            wait_until(lambda: not bank.under_way(), "its end", PATIENT)
-            assert memagent(where, "readings").stdout == ""
-            edited, other = edit(), read()
-        out = result_of(other, folder)
+        leader.kill()
+        wait_until(lambda: not bank.under_way(), "its end", PATIENT)
+        assert memagent(where, "readings").stdout == ""
+        edited = bank.edit(fold.memory, "By hand.", before=fold.version)
+        out = result_of(start("shared_child.py", where, folder, "other", "{}"), folder)
         history = bank.history(out["version"])
         ended = bank.under_way()
 

@@ -1,7 +1,5 @@
 """The same model behind each engine writes the same memories, token for token."""
 
-from __future__ import annotations
-
 import warnings
 from functools import partial
 from pydoc_data.topics import topics

@@ -3,8 +3,6 @@
 Asserted is what the library guarantees whatever the model replies, never that it is clever.
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
@@ -18,12 +16,7 @@ from pydantic import BaseModel
 from real_models import MODELS, convert, get
 from servers.llama_server import PROGRAM, llama_server
 
-from memagent_graph import (
-    ConversationMemory,
-    ReadingConfig,
-    create_memagent,
-    create_reading_tool,
-)
+from memagent_graph import ConversationMemory, ReadingConfig, create_memagent, create_reading_tool
 from memagent_graph.errors import ModelError, ResponseFormatError
 from memagent_graph.models.resolve import resolve_model
 from memagent_graph.text.terms import specific_terms

@@ -1,7 +1,5 @@
 """Agents that read the same document at the same time: one pays, the others follow."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import signal
@@ -36,12 +34,6 @@ def alone():
 def store(redis):
     with RedisStore.from_url(redis.url) as opened:
         yield opened
-
-
-@pytest.fixture
-def folder(tmp_path):
-    (tmp_path / "document.txt").write_text(TEXT)
-    return tmp_path
 
 
 def agent_of(reader, store=None, **config):

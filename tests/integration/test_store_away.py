@@ -1,7 +1,5 @@
 """A store that hangs: no reading and no conversation waits for it, and nothing is lost for good."""
 
-from __future__ import annotations
-
 import asyncio
 import sqlite3
 import time

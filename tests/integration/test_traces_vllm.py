@@ -1,7 +1,5 @@
 """Rollouts recorded from a real vLLM, behind a server and in this process."""
 
-from __future__ import annotations
-
 import asyncio
 import warnings
 from importlib.util import find_spec

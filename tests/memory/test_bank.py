@@ -41,7 +41,7 @@ def test_versions_that_are_gone_are_named_and_the_rest_is_found(bank):
     gone = [version.id for version in whole[20:-80]]
     assert len(gone) > 100
     for key in gone:
-        bank.store.delete(bank.records.versions, key)
+        bank.store.delete(bank.versions, key)
 
     history = bank.history("ann")
 
@@ -56,7 +56,7 @@ def test_versions_that_are_gone_are_named_and_the_rest_is_found(bank):
 def test_the_command_line_shows_a_gap(bank, monkeypatch):
     read(bank, memory_name="ann")
     gone = bank.history("ann")[2].id
-    bank.store.delete(bank.records.versions, gone)
+    bank.store.delete(bank.versions, gone)
     monkeypatch.setattr(options, "open_store", lambda where: nullcontext(bank.store))
 
     told = CliRunner().invoke(app, ["history", "ann"], env={"MEMAGENT_STORE": "redis://x"})
@@ -71,9 +71,9 @@ def test_a_name_leads_to_its_newest_version_wherever_it_led_when_it_was_last_see
     newest, before, *_ = bank.history("ann")
 
     for likely in (newest.id, before.id, "no version"):
-        bank.records.note("ann", likely)
+        bank.note("ann", likely)
         assert bank.head("ann") == newest
-        assert bank.records.led_to("ann") == newest.id
+        assert bank.led_to("ann") == newest.id
     bank.forget("ann")
     assert bank.head("ann") is None
 
@@ -113,6 +113,25 @@ def test_heads_move_only_from_where_they_were_seen(bank):
     assert bank.head("ann").id == older
 
 
+async def test_a_version_that_is_forgotten_while_a_name_moves_to_it_stays_away(
+    async_store, monkeypatch
+):
+    bank, version = MemoryBank(async_store), make_version("Ann pays.")
+    assert await bank.aadvance("ann", version, expected=None)
+    values = bank.values
+
+    async def forget_then(places, **options):
+        found = await values(places, **options)
+        monkeypatch.setattr(bank, "values", values)
+        await bank.aforget("ann")
+        return found
+
+    monkeypatch.setattr(bank, "values", forget_then)
+
+    assert not await bank.amove_head("bob", version.id, expected=None)
+    assert await bank.places(bank.namespace) == []
+
+
 def test_forgetting_spares_what_another_memory_shares(bank):
     read(bank, memory_name="ann")
     history = bank.history("ann")
@@ -132,8 +151,7 @@ def test_forgetting_spares_what_another_memory_shares(bank):
 
 def test_names_that_come_and_go_leave_no_trace_in_what_they_shared(bank):
     read(bank, memory_name="ann")
-    records = bank.records
-    place = (records.versions, bank.get("ann").id)
+    place = (bank.versions, bank.get("ann").id)
     before = bank.store.get(*place).value
 
     for number in range(3):
@@ -145,7 +163,7 @@ def test_names_that_come_and_go_leave_no_trace_in_what_they_shared(bank):
 
 def test_what_nothing_leads_to_is_collected_after_a_time(bank):
     version = read(bank, memory_name="ann")["version"]
-    bank.store.delete(bank.records.heads, "ann")
+    bank.store.delete(bank.heads, "ann")
 
     assert bank.collect() == 0
     assert bank.get(version)

@@ -22,7 +22,7 @@ from langgraph.store.memory import InMemoryStore
 
 from memagent_graph import MemoryBank, create_memagent
 from memagent_graph.errors import MemoryConflictError
-from memagent_graph.memory.items import GetThenPut
+from memagent_graph.memory.atomic import GetThenPut
 
 SEGMENTED = SMALL.model_copy(update={"segments": 2})
 
@@ -62,7 +62,7 @@ def read_on(memory, spans):
 
 
 async def everything_listed(bank):
-    return [item async for item in bank.records.scan(bank.records.leases)]
+    return [item async for item in bank.scan(bank.leases)]
 
 
 @pytest.mark.parametrize("name", [None, "diary"])
@@ -359,34 +359,6 @@ async def test_a_reading_that_was_broken_off_goes_on_from_the_edit_when_resumed(
     assert hand_made(await bank.ahistory(out["version"])) == ["By hand."]
 
 
-@pytest.mark.parametrize("node", ["overwrite_memory", "write_answer"])
-async def test_an_edit_during_an_interrupt_is_taken_when_it_goes_on(store, bank, node):
-    few = SMALL.model_copy(update={"chunk_tokens": 160})  # each run waits for the lease of the last
-    agent = create_memagent(
-        ChainReader(),
-        config=few,
-        store=store,
-        checkpointer=InMemorySaver(),
-        interrupt_before=[node],
-    )
-    thread = {"configurable": {"thread_id": "1"}}
-    await agent.ainvoke({"question": "?", "document": TEXT}, thread)
-    if node == "overwrite_memory":
-        await agent.ainvoke(None, thread)
-        (fold,) = await bank.aunder_way()
-        reference, step, at = fold.memory, fold.step, fold.version
-    else:
-        ((reference, version),) = await bank.alist()
-        step, at = version.step, version.id
-
-    await bank.aedit(reference, "By hand.", before=at)
-    while "answer" not in (out := await agent.ainvoke(None, thread)) or out["answer"] is None:
-        pass
-
-    assert out["answer"] == read_on("By hand.", spans_after(step, few))
-    assert await everything_listed(bank) == []
-
-
 async def test_an_edit_of_where_a_reading_begins_is_seen_though_it_was_not_listed_yet(
     store, bank, between
 ):
@@ -431,20 +403,6 @@ async def test_two_readings_of_the_same_go_on_from_the_edit(store, bank):
     assert [out["answer"] for out in outs] == 2 * [read_on("By hand.", spans_after(2))]
     assert outs[0]["version"] == outs[1]["version"]
     assert len(first.reader.spans + second.reader.spans) <= calls() + 2
-
-
-async def test_a_follower_goes_on_from_the_edit_when_its_leader_is_cancelled(store, bank):
-    first, second = await two_readings(store)
-    fold = await under_way(first, bank, 2)
-    await follow(second, fold.step)
-    await bank.aedit(fold.memory, "By hand.", before=fold.version)
-    await first.stop()
-
-    out = await second.end()
-
-    assert second.reader.memories[0] == "By hand."
-    assert len(second.reader.spans) == calls() - fold.step
-    assert hand_made(await bank.ahistory(out["version"])) == ["By hand."]
 
 
 async def test_a_follower_that_is_cancelled_leaves_the_reading_that_it_follows_in_the_list(
@@ -514,8 +472,7 @@ async def test_forgetting_takes_a_reading_that_was_broken_off_out_of_the_list(st
     await bank.aedit("diary", "By hand.", before=fold.version)
     lost = await everything_listed(bank)
     await reading.stop()
-    records = bank.records
-    await records.items([records.put(tuple(one.namespace), one.key, one.value) for one in lost])
+    await bank.items([bank.put(tuple(one.namespace), one.key, one.value) for one in lost])
 
     await (bank.aforget("diary") if forget == "name" else bank.aforget_source(fold.source))
 

@@ -16,7 +16,7 @@ from memagent_graph import MemoryBank, ReadingConfig, create_memagent
 from memagent_graph.conversation.memory import ConversationMemory
 from memagent_graph.errors import MemAgentError, StoreError
 from memagent_graph.memory import circuit
-from memagent_graph.memory.items import GetThenPut
+from memagent_graph.memory.atomic import GetThenPut
 from memagent_graph.memory.redis import RedisStore
 
 SMALL = ReadingConfig(chunk_tokens=50)
@@ -83,6 +83,9 @@ class Substitute(InMemoryStore):
     async def acommit(self, *args, **kwargs):
         return await GetThenPut(self.plain).acommit(*args, **kwargs)
 
+    async def aplaces(self, namespace):
+        return await GetThenPut(self.plain).aplaces(namespace)
+
 
 FailingMemory, FailingRedis = failing(Substitute), failing(RedisStore)
 
@@ -97,8 +100,8 @@ async def memories_are_whole(bank, documents):
     found = await bank.alist()
     kinds = [finding.kind for finding in await bank.acheck()]
     assert not {"dangling", "bad"} & set(kinds)
-    pointers = [*await bank.records.keys(bank.records.heads)]
-    pointers += await bank.records.keys(bank.records.readings)
+    pointers = [*await bank.keys(bank.heads)]
+    pointers += await bank.keys(bank.readings)
     assert sorted(name for name, _ in found) == sorted(pointers)
     for name, head in found:
         history = await bank.ahistory(name)

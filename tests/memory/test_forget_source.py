@@ -116,24 +116,6 @@ def names_in(text):
     return [word for word in text.split() if word.isupper()]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("segments", [1, 3])
-def test_a_reading_without_a_name_is_forgotten_whole(bank, stored, segments):
-    config = ReadingConfig(chunk_tokens=30, segments=segments)
-    read(bank, document("fish"), config=config)
-    other = read(bank, document("bird"), config=config)
-    assert "fish a" in stored()
-
-    done = forget(bank, "fish")
-
-    assert done.versions > 5
-    assert len(done.forgotten) == 1
-    assert "fish" not in stored()
-    assert bank.get(other["version"]).text == other["memory"]
-    assert bank.check() == []
-    assert forget(bank, "fish") == NOTHING
-
-
 def test_a_named_memory_falls_back_to_what_it_was_before_the_document(bank, stored):
     read_diary(bank, "fish")
     before = bank.history("diary")
@@ -181,43 +163,11 @@ def test_a_part_of_joined_documents_is_forgotten_by_its_own_digest(bank, stored,
     assert bank.forget_source(corpus[1].digest) == NOTHING
 
 
-@pytest.mark.slow
-def test_what_was_thinned_out_is_known_to_have_been_read(bank, stored):
-    config = ReadingConfig(chunk_tokens=30, keep_versions=1)
-    for word in ("fish", "bird", "bear"):
-        read(bank, document(word, word), config=config, memory_name="diary")
-    bank.edit("diary", bank.get("diary").text + "\nNobody knows where this is from.")
-    bank.thin("diary", 1)
-    read(bank, document("bear"), config=config, memory_name="other")
-    bank.edit("other", "Nobody knows this either.")
-    bank.thin("other", 1)
-
-    done = forget(bank, "fish")
-
-    assert (done.forgotten, done.fell_back) == (("diary",), ())
-    assert {*done.unread} == {("diary", "bird"), ("diary", "bear")}
-    assert "fish" not in stored()
-    assert "nobody knows where this is from" not in stored()
-    assert bank.get("other").text == "Nobody knows this either."
-    forget(bank, "bear")
-    assert bank.list() == []
-
-
-def test_documents_of_one_name_are_told_apart(bank, stored):
-    for word in ("fish", "bird"):
-        read(bank, document(word), memory_name="diary")
-
-    forget(bank, "bird")
-
-    assert "bird" not in stored()
-    assert names_in(bank.get("diary").text) == ["FISH"] * 3
-
-
 def test_where_versions_expired_the_others_say_what_was_read(bank, stored):
     read_diary(bank, "fish", "bird")
     bank.edit("diary", bank.get("diary").text + "\nNobody knows this.")
     for version in bank.history("diary")[1:]:
-        bank.store.delete(bank.records.versions, version.id)
+        bank.store.delete(bank.versions, version.id)
     read(bank, document("fish", "fish"))
 
     done = forget(bank, "fish")
@@ -234,7 +184,7 @@ def test_where_nothing_says_which_of_joined_documents_were_read_memories_are_nam
         for read_first in (first, document("goat", "goat")):
             read(bank, read_first, question=f"Is it {name}?", memory_name=name)
         for version in bank.history(name)[1:]:
-            bank.store.delete(bank.records.versions, version.id)
+            bank.store.delete(bank.versions, version.id)
     read(bank, document("fish", "fish"))
 
     done = forget(bank, "fish")
@@ -248,8 +198,8 @@ def test_where_nothing_says_which_of_joined_documents_were_read_memories_are_nam
 def test_what_was_broken_off_is_finished_by_the_next_try(bank, stored, monkeypatch, broken):
     read_diary(bank, "bird", "fish")
     read(bank, [document("fish", "fish"), document("bear", "bear")])
-    monkeypatch.setattr("memagent_graph.memory.owners._AT_ONCE", 3)
-    commit, left = bank.records.commit, [broken]
+    monkeypatch.setattr("memagent_graph.memory.chain._AT_ONCE", 3)
+    commit, left = bank.commit, [broken]
 
     async def fail_later(*args, **options):
         left[0] -= 1
@@ -257,11 +207,11 @@ def test_what_was_broken_off_is_finished_by_the_next_try(bank, stored, monkeypat
             raise ConnectionError("gone")
         return await commit(*args, **options)
 
-    monkeypatch.setattr(bank.records, "commit", fail_later)
+    monkeypatch.setattr(bank, "commit", fail_later)
     try:
         forget(bank, "fish")
     except ConnectionError:
-        monkeypatch.setattr(bank.records, "commit", commit)
+        monkeypatch.setattr(bank, "commit", commit)
         assert all(bank.get(name) for name, _ in bank.list())
         forget(bank, "fish")
 
@@ -271,16 +221,16 @@ def test_what_was_broken_off_is_finished_by_the_next_try(bank, stored, monkeypat
 
 def test_a_named_memory_that_moves_meanwhile_is_looked_at_again(bank, stored, monkeypatch):
     read_diary(bank, "bird", "fish")
-    commit, moves = bank.records.commit, ["FISH by hand.", "FISH again."]
+    commit, moves = bank.commit, ["FISH by hand.", "FISH again."]
 
     async def move_first(puts, given):
-        if moves and any(put.namespace == bank.records.heads for put in puts):
-            monkeypatch.setattr(bank.records, "commit", commit)
+        if moves and any(put.namespace == bank.heads for put in puts):
+            monkeypatch.setattr(bank, "commit", commit)
             await bank.aedit("diary", f"{(await bank.aget('diary')).text}\n{moves.pop()}")
-            monkeypatch.setattr(bank.records, "commit", move_first)
+            monkeypatch.setattr(bank, "commit", move_first)
         return await commit(puts, given)
 
-    monkeypatch.setattr(bank.records, "commit", move_first)
+    monkeypatch.setattr(bank, "commit", move_first)
     forget(bank, "fish")
 
     assert moves == []
@@ -362,6 +312,20 @@ def test_what_a_resumed_reading_writes_upon_what_was_forgotten_goes_with_the_nex
     assert bank.check() == []
 
 
+def test_what_was_forgotten_long_ago_does_not_come_back_from_checkpoints(bank, stored):
+    read_diary(bank, "fish")
+    spare = bank.history("diary")
+    forget(bank, "fish")
+    bank.forget_source(*(TextSource(f"Page {n}.").digest for n in range(40)))
+    for n in range(40):
+        bank.forget_source(TextSource(f"Sheet {n}.").digest)
+    bank.store.put(bank.heads, "diary", {"version": spare[0].id})
+
+    bank.check(repair=True, spare=spare)
+
+    assert "fish" not in stored()
+
+
 def test_a_reading_that_began_afterwards_is_kept(bank):
     read(bank, document("fish"))
     forget(bank, "fish")
@@ -418,7 +382,7 @@ async def test_of_readers_while_a_document_is_forgotten_none_is_lost_unnamed(asy
     text = "" if head is None else head.text
     lost = [document for _, document in done.unread]
     assert [text.count(word.upper()) for word in words] == [3 * (one not in lost) for one in words]
-    left = [item async for item in bank.records.scan(bank.records.versions)]
+    left = [item async for item in bank.scan(bank.versions)]
     assert "fish" not in repr(left).lower()
 
 
@@ -427,24 +391,24 @@ async def test_a_head_that_moves_while_it_is_looked_up_is_not_missed(async_store
     for word in ("bird", "fish"):
         asked = {"question": "What?", "document": document(word, word), "memory_name": "diary"}
         await agent(bank).ainvoke(asked)
-    values = bank.records.values
-    monkeypatch.setattr(bank.records, "led_to", lambda name: None)  # as in another process
+    values = bank.values
+    monkeypatch.setattr(bank, "led_to", lambda name: None)  # as in another process
 
     async def forget_in_between(places, **options):
         found = await values(places, **options)
-        if places == [(bank.records.heads, "diary")]:
-            monkeypatch.setattr(bank.records, "values", values)
+        if places == [(bank.heads, "diary")]:
+            monkeypatch.setattr(bank, "values", values)
             await bank.aforget_source(digest(document("fish")))
         return found
 
-    monkeypatch.setattr(bank.records, "values", forget_in_between)
+    monkeypatch.setattr(bank, "values", forget_in_between)
 
     assert names_in((await bank.ahead("diary")).text) == ["BIRD"] * 3
 
 
 def test_a_head_that_was_altered_goes(bank, stored):
     read(bank, document("fish"), memory_name="diary")
-    place = (bank.records.versions, bank.get("diary").id)
+    place = (bank.versions, bank.get("diary").id)
     bank.store.put(*place, {**bank.store.get(*place).value, "memory": "FISH and BIRD"})
 
     done = forget(bank, "fish")

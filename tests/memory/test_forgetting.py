@@ -17,7 +17,7 @@ from memagent_graph import ConversationMemory, MemoryBank, ReadingConfig, create
 from memagent_graph.errors import MemoryNotFoundError
 from memagent_graph.evidence.places import Evidence
 from memagent_graph.memory.items import owners_of
-from memagent_graph.memory.owners import above
+from memagent_graph.memory.maintenance import above
 from memagent_graph.memory.version import (
     VersionMerge,
     make_reading_key,
@@ -92,7 +92,7 @@ class Bank:
         older, items = self._older(name), self.items.values()
         needed = {value.get("version") for value in items}
         if older and older[-1].id not in needed:
-            self.bank.store.delete(self.bank.records.versions, older[-1].id)
+            self.bank.store.delete(self.bank.versions, older[-1].id)
 
     def thin(self, name, document):
         self.bank.thin(name, 2)
@@ -130,7 +130,7 @@ class Bank:
 
     @property
     def versions(self):
-        place = self.bank.records.versions
+        place = self.bank.versions
         return {key: value for (where, key), value in self.items.items() if where == place}
 
     @property
@@ -168,7 +168,7 @@ def test_of_a_memory(store, deeds, name):
     lived = live(store, deeds)
     before, told = lived.items, lived.told
     theirs = {key: value for key, value in lived.versions.items() if name in owners_of(value)}
-    if name not in told and lived.bank.records.members(name) not in {place for place, _ in before}:
+    if name not in told and lived.bank.members(name) not in {place for place, _ in before}:
         with pytest.raises(MemoryNotFoundError):
             lived.bank.forget(name, preview=True)
         return
@@ -292,20 +292,3 @@ async def test_a_forgotten_person_leaves_nothing(async_redis_store, left):
     assert SECRET[0] in await memory.aload("bob")
     await memory.aforget("bob")
     assert left("bob") == []
-
-
-async def test_a_cleared_bank_leaves_nothing(async_redis_store, redis_content):
-    bank = MemoryBank(async_redis_store, ("team", "memories"))
-    agent = create_memagent(
-        QuotingReader(),
-        config=ReadingConfig(chunk_tokens=50),
-        store=async_redis_store,
-        namespace=bank.namespace,
-    )
-    for name in ("hollowick", None):
-        asked = {"question": "What?", "document": "It rained.\n" * 99, "memory_name": name}
-        await agent.ainvoke(asked)
-
-    assert await bank.aclear() > 10
-
-    assert redis_content() == ""

@@ -250,6 +250,23 @@ class NoWeakReferences:
     __slots__ = ()
 
 
+@pytest.mark.parametrize("steps", range(1, 5))
+def test_an_event_loop_that_is_closed_within_a_call_says_nothing_of_the_store(guard, caplog, steps):
+    loop = asyncio.new_event_loop()
+    caller = loop.create_task(guard.call(never, patience=LONG))
+    caller._log_destroy_pending = False  # as who begins it on a loop that may end
+    for _ in range(steps):
+        loop.call_soon(loop.stop)
+        loop.run_forever()
+    loop.close()
+
+    del caller, loop
+    gc.collect()  # a coroutine that nobody awaits would warn now, which is an error here
+
+    assert guard.circuit == "closed"
+    assert not caplog.records
+
+
 @pytest.mark.parametrize("kind", [InMemoryStore, Unhashable, NoWeakReferences])
 def test_a_store_has_one_guard_which_goes_with_it(kind):
     store = kind()

@@ -40,7 +40,7 @@ def test_what_a_server_lost_is_no_new_beginning_unless_it_is_all(
     store, caplog, lost, left, warning
 ):
     memory = tell(store, "monday", "tuesday")
-    records, versions = Users(store).of("ann").bank.records, memory.history("ann")
+    records, versions = Users(store).of("ann").bank, memory.history("ann")
     for one in lost:
         place = (records.heads, "memory") if one == "head" else (records.versions, versions[one].id)
         store.delete(*place)

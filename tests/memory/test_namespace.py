@@ -22,7 +22,6 @@ from memagent_graph import (
 )
 from memagent_graph.errors import ConfigurationError, MemoryNotFoundError
 from memagent_graph.memory.bank import MemoryBank
-from memagent_graph.memory.items import NAMESPACE
 
 SMALL = ReadingConfig(chunk_tokens=50, segments=1)
 TEXT = numbered(30)
@@ -132,11 +131,3 @@ def test_a_namespace_that_langgraph_forbids_is_refused_before_the_first_call(nam
     for make in (create_memagent, ConversationMemory, MemAgentNode):
         with pytest.raises(ConfigurationError, match="such as"):
             make(namespace=namespace)
-
-
-def test_without_one_memories_are_where_they_were():
-    store = InMemoryStore()
-
-    create_memagent(ChainReader(), config=SMALL, store=store).invoke(ASKED)
-
-    assert {space[:1] for space in store.list_namespaces()} == {NAMESPACE} == {("memagent",)}

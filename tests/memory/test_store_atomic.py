@@ -10,7 +10,6 @@ from functools import partial
 
 import atomically
 import pytest
-from langgraph.checkpoint.sqlite import SqliteSaver
 from langgraph.store.base import BaseStore, GetOp, PutOp
 from langgraph.store.memory import InMemoryStore
 from langgraph.store.sqlite import AsyncSqliteStore, SqliteStore
@@ -19,7 +18,8 @@ from servers.warm_python import COMMAND_LINE, PIPE, warm_python
 
 from memagent_graph.cli.memory import open_saver
 from memagent_graph.errors import StoreError
-from memagent_graph.memory.items import Records, atomic
+from memagent_graph.memory.atomic import atomic
+from memagent_graph.memory.items import Records
 from memagent_graph.memory.redis import RedisStore
 from memagent_graph.memory.stores import open_store
 
@@ -93,7 +93,7 @@ import sys
 from contextlib import closing
 from langgraph.store.base import PutOp
 from langgraph.store.sqlite import SqliteStore
-from memagent_graph.memory.items import atomic
+from memagent_graph.memory.atomic import atomic
 from memagent_graph.memory.redis import RedisStore
 from memagent_graph.sync import wait_for
 
@@ -383,94 +383,19 @@ def test_a_locked_sqlite_file_is_a_store_error(tmp_path):
         assert atomically.compare_and_put(store, AT, "head", {}, expected=None)
 
 
-class Killed(BaseException):
-    """The process ends; each of its statements so far is in the file."""
-
-
-def killed_after(statements):
-    """A connection that a kill ends after so many statements."""
-
-    class Connection(sqlite3.Connection):
-        left = statements
-
-        def execute(self, sql, *parameters):
-            if not self.left:
-                raise Killed
-            self.left -= 1
-            return super().execute(sql, *parameters)
-
-        def executescript(self, script):
-            for statement in filter(str.strip, script.split(";")):
-                self.execute(statement)
-
-        def enable_load_extension(self, _):
-            """Do nothing: not every build of Python can, and no step needs the extension."""
-
-    return Connection
-
-
-def set_up_partly(file, statements, index=None):
-    """Set a file up as LangGraph does, up to a kill; return whether the kill came too late."""
-    connecting = sqlite3.connect(file, factory=killed_after(statements), isolation_level=None)
-    with closing(connecting) as connection:
-        is_saver = "saver" in file.name
-        set_up = SqliteSaver(connection) if is_saver else SqliteStore(connection, index=index)
-        try:
-            set_up.setup()
-        except Killed:
-            return False
-    return True
-
-
-def schema(file):
-    with closing(sqlite3.connect(file)) as connection:
-        made = connection.execute("SELECT sql FROM sqlite_master WHERE sql > '' ORDER BY name")
-        steps = connection.execute("SELECT v FROM store_migrations ORDER BY v")
-        return ["".join(sql.split()) for (sql,) in made], [*steps]
-
-
-def use(file, index):
-    class Connection(sqlite3.Connection):
-        def enable_load_extension(self, _):
-            """Likewise."""
-
-    connecting = sqlite3.connect(
-        file, factory=Connection, isolation_level=None, check_same_thread=False
-    )
-    with closing(connecting) as connection:
-        store = SqliteStore(connection, index=index)
-        return atomically.compare_and_put(store, AT, "head", {"n": 1}, expected=None)
-
-
-def use_in_a_loop(file, index):
-    async def run():
-        async with AsyncSqliteStore.from_conn_string(file, index=index) as store:
-            store.conn.enable_load_extension = store.conn.load_extension = skip
-            return await atomic(store).abatch([PutOp(AT, "head", {"n": 1})]) == [None]
-
-    async def skip(_):
-        """Likewise."""
-
-    return asyncio.run(run())
-
-
-@pytest.mark.parametrize("index", [None, {"dims": 2, "embed": lambda texts: [[0, 1]] * len(texts)}])
-@pytest.mark.parametrize("use", [use, use_in_a_loop])
-def test_a_setup_that_was_killed_after_any_statement_is_finished_by_the_next_opener(
-    tmp_path, monkeypatch, use, index
+@pytest.mark.parametrize("step", range(len(SqliteStore.MIGRATIONS)))
+def test_a_setup_that_is_broken_off_at_any_step_leaves_no_file_that_cannot_be_opened(
+    tmp_path, monkeypatch, step
 ):
-    monkeypatch.setattr("sqlite_vec.load", lambda _: None)
-    assert set_up_partly(tmp_path / "whole.db", 1_000, index)
-    for statements in range(1_000):
-        file = tmp_path / f"{statements}.db"
-        is_whole = set_up_partly(file, statements, index)
+    file, steps = str(tmp_path / "store.db"), SqliteStore.MIGRATIONS
+    with monkeypatch.context() as broken:
+        broken.setattr(SqliteStore, "MIGRATIONS", [*steps[:step], f"{steps[step]}; broken off"])
+        with pytest.raises(StoreError, match="cannot be used"):
+            open_store(file).__enter__()
 
-        assert use(str(file), index)
-
-        assert schema(file) == schema(tmp_path / "whole.db")
-        if is_whole:
-            break
-    assert statements > len(SqliteStore.MIGRATIONS)
+    with open_store(file) as store:
+        store.put(AT, "one", {"n": 1})
+        assert store.get(AT, "one").value == {"n": 1}
 
 
 TOGETHER = """
@@ -511,22 +436,12 @@ sys.exit(min(failed, 9))
 """
 
 
-def half_made(folder):
-    """A file for each statement after which its setup can be killed, of stores and checkpoints."""
-    for name in ("store", "saver"):
-        for statements in range(1_000):
-            file = folder / f"{name} {statements}.db"
-            is_whole = set_up_partly(file, statements)
-            yield str(file)
-            if is_whole:
-                break
-        assert statements > 3
-
-
 @pytest.mark.slow
-def test_eight_processes_finish_at_once_what_was_killed_after_any_statement(tmp_path):
+def test_eight_processes_that_open_a_new_file_at_once_all_use_it(tmp_path):
     python = warm_python(*COMMAND_LINE)
-    done = python.run([sys.executable, "-c", TOGETHER, *half_made(tmp_path)])
+    files = [str(tmp_path / f"{name} {n}.db") for name in ("store", "saver") for n in range(8)]
+
+    done = python.run([sys.executable, "-c", TOGETHER, *files])
 
     assert done.stderr == ""
     assert done.returncode == 0

@@ -1,8 +1,4 @@
-"""What LangGraph's stores have in common, and where one of them differs.
-
-`DIFFERENCES` lists every case in which a store does not do what the test says; each is checked,
-so that the list stays true.
-"""
+"""`RedisStore` does what LangGraph's stores have in common, and is strict where they differ."""
 
 from __future__ import annotations
 
@@ -22,43 +18,8 @@ from langgraph.store.base import (
     SearchOp,
 )
 from langgraph.store.memory import InMemoryStore
-from langgraph.store.sqlite import SqliteStore
 
 from memagent_graph.memory.redis.operations import matches
-
-DIFFERENCES = {
-    "memory": {
-        "test_an_overwritten_item_keeps_its_creation_time": "the time starts again",
-        "test_a_stored_value_does_not_change_with_the_callers_object": "nested values are shared",
-        "test_a_namespace_whose_items_are_deleted_is_not_listed": "it stays",
-        "test_reading_does_not_create_a_namespace": "it does",
-        "test_a_field_is_filtered[null meets no bound]": "raises TypeError",
-        "test_a_field_is_filtered[order of text]": "raises ValueError: bounds are numbers",
-        "test_a_bound_of_another_type_matches_nothing": "raises TypeError",
-        "test_an_expired_item_is_gone": "has no times to live",
-        "test_an_item_put_again_without_a_time_to_live_stays": "has no times to live",
-        "test_a_tuple_comes_back_as_a_list": "values are not serialized",
-        "test_a_value_that_is_not_json_is_refused": "anything is kept",
-        "test_a_namespace_of_a_batch_is_validated": "it is not",
-        "test_a_search_of_everything_lists_namespaces_in_order": "in the order of their creation",
-        "test_an_offset_and_a_limit_page_through_a_search_in_a_fixed_order": "order of creation",
-    },
-    "sqlite": {
-        "test_an_overwritten_item_keeps_its_creation_time": "the time starts again",
-        "test_times_are_of_utc_and_aware": "they are naive",
-        "test_an_expired_item_is_gone": "until swept it is still found",
-        "test_a_field_is_filtered[missing is unequal]": "SQL: null is neither equal nor unequal",
-        "test_a_field_is_filtered[nested]": "nested fields are written 'a.b'",
-        "test_a_field_is_filtered[nested bound]": "nested fields are written 'a.b'",
-        "test_a_field_of_any_name_is_filtered[space]": "raises ValueError",
-        "test_a_field_of_any_name_is_filtered[sql]": "raises ValueError",
-        "test_a_field_of_any_name_is_filtered[chinese]": "raises ValueError",
-        "test_a_field_of_any_name_is_filtered[dot]": "means the field b of a",
-        "test_an_unusual_value_is_found_again_exactly": "raises TypeError beyond 64 bits",
-        "test_a_search_of_everything_lists_namespaces_in_order": "latest first",
-        "test_an_offset_and_a_limit_page_through_a_search_in_a_fixed_order": "latest first",
-    },
-}
 
 
 class Asynchronous(BaseStore):
@@ -82,21 +43,12 @@ class Asynchronous(BaseStore):
         self.loop.close()
 
 
-@pytest.fixture(params=["memory", "sqlite", "redis", "redis asynchronously"])
-def store(request):
-    name = request.node.name.replace(f"[{request.param}", "[").replace("[-", "[").replace("[]", "")
-    reason = DIFFERENCES.get(request.param, {}).get(name)
-    if reason:
-        request.node.add_marker(pytest.mark.xfail(reason=reason, strict=True))
-    if request.param == "memory":
-        yield InMemoryStore()
-    elif request.param == "sqlite":
-        with SqliteStore.from_conn_string(":memory:") as store:
-            yield store
-    elif request.param == "redis":
-        yield request.getfixturevalue("redis_store")
+@pytest.fixture(params=["synchronously", "asynchronously"])
+def store(request, redis_store):
+    if request.param == "synchronously":
+        yield redis_store
     else:
-        store = Asynchronous(request.getfixturevalue("redis_store"))
+        store = Asynchronous(redis_store)
         yield store
         store.close()
 
@@ -156,25 +108,10 @@ def test_an_overwritten_item_keeps_its_creation_time(store):
     assert second.updated_at > first.updated_at
 
 
-def test_a_stored_value_does_not_change_with_the_callers_object(store):
-    value = {"list": [1]}
-    store.put(("a",), "k", value)
-    value["list"].append(2)
-
-    assert store.get(("a",), "k").value == {"list": [1]}
-
-
 def test_a_tuple_comes_back_as_a_list(store):
     store.put(("a",), "k", {"pair": (1, 2)})
 
     assert store.get(("a",), "k").value == {"pair": [1, 2]}
-
-
-def test_a_value_that_is_not_json_is_refused(store):
-    with pytest.raises(TypeError):
-        store.put(("a",), "k", {"x": object()})
-
-    assert store.get(("a",), "k") is None
 
 
 @pytest.mark.parametrize(
@@ -219,14 +156,6 @@ def test_a_prefix_finds_the_namespace_and_all_under_it(store):
     assert len(store.search(("a",))) == 4
 
 
-@pytest.mark.parametrize("wildcard", ["*", "?", "[ab]", "%", "\\*"])
-def test_a_wildcard_in_a_prefix_is_a_character(store, wildcard):
-    store.put(("ab",), "k", {})
-    store.put((wildcard,), "k", {})
-
-    assert names(store.search((wildcard,))) == [((wildcard,), "k")]
-
-
 def test_a_search_finds_ten_unless_told(store):
     for n in range(12):
         store.put(("a",), f"{n:02}", {})
@@ -252,19 +181,10 @@ def test_an_offset_and_a_limit_page_through_a_search_in_a_fixed_order(store):
     for root in ("c", "a", "b"):
         for n in (2, 0, 1):
             store.put((root,), str(n), {})
-            time.sleep(0.002)
 
     found = [(item.namespace[0], item.key) for item in store.search((), limit=4, offset=2)]
 
     assert found == [("a", "2"), ("b", "0"), ("b", "1"), ("b", "2")]
-
-
-def test_a_search_of_everything_lists_namespaces_in_order(store):
-    for label in ("a", "c", "b"):  # in whatever second SQLite counts each
-        store.put(("root", label), "k", {})
-        time.sleep(0.002)
-
-    assert [item.namespace[1] for item in store.search(())] == ["a", "b", "c"]
 
 
 # Filters
@@ -321,18 +241,6 @@ def test_an_unknown_operator_is_an_error(store):
         store.search(("t",), filter={"n": {"$near": 1}})
 
 
-@pytest.mark.parametrize(
-    "field",
-    ["with-dash", "with space", "'; DROP", "\u540d", "a.b"],
-    ids=["dash", "space", "sql", "chinese", "dot"],
-)
-def test_a_field_of_any_name_is_filtered(store, field):
-    store.put(("t",), "k", {field: 1})
-    store.put(("t",), "other", {field: 2})
-
-    assert keys(store.search(("t",), filter={field: 1})) == ["k"]
-
-
 # Namespaces
 
 
@@ -368,12 +276,6 @@ def test_namespaces_are_listed_once_and_sorted(store, asked, found):
 def test_a_namespace_whose_items_are_deleted_is_not_listed(store):
     store.put(("a",), "k", {})
     store.delete(("a",), "k")
-
-    assert store.list_namespaces() == []
-
-
-def test_reading_does_not_create_a_namespace(store):
-    store.get(("a",), "k")
 
     assert store.list_namespaces() == []
 
@@ -441,14 +343,6 @@ def test_an_item_put_again_without_a_time_to_live_stays(store):
 
     assert store.get(("a",), "k").value == {"n": 2}
     assert "k" in keys(store.search(("a",)))
-
-
-def test_every_difference_listed_is_of_a_test():
-    """Redis has none; but a query, which stores without an index ignore, it answers."""
-    tests = {name for name in globals() if name.startswith("test_")}
-
-    for listed in DIFFERENCES.values():
-        assert {name.partition("[")[0] for name in listed} <= tests
 
 
 # Filters, in detail

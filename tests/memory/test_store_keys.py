@@ -1,14 +1,12 @@
 from __future__ import annotations
 
 import pytest
-from fixed_readers import ChainReader, numbered
 from hypothesis import given
 from hypothesis import strategies as st
 from redis.crc import key_slot
 
-from memagent_graph import ReadingConfig, create_memagent
 from memagent_graph.errors import ConfigurationError
-from memagent_graph.memory.redis.keys import Names, bounds, decode, member_of, root_of
+from memagent_graph.memory.redis.layout import Names, bounds, decode, member_of, root_of
 
 # Few characters, so that names are often nearly alike, and then any at all.
 SPECIAL = st.text("ab/%{}:2F#\n\0\ud800\uffff", max_size=6)
@@ -79,16 +77,3 @@ def test_a_thousand_tenants_are_spread_over_the_slots_of_a_cluster():
 
     assert len({slot(*namespace) for namespace in tenants}) >= 900
     assert len({slot("memagent", *namespace) for namespace in tenants}) == 1
-
-
-def test_all_that_a_reading_writes_for_one_tenant_is_in_one_slot(redis_store, redis_client, prefix):
-    config, place = ReadingConfig(chunk_tokens=50), ("ann", "memagent")
-    agent = create_memagent(ChainReader(), config=config, store=redis_store, namespace=place)
-
-    agent.invoke({"question": "What?", "document": numbered(30), "memory_name": "lease"})
-    agent.invoke({"question": "And?", "document": numbered(30)})
-
-    keys = set(redis_client.scan_iter(f"{prefix}:*"))
-    keys.remove(Names(prefix).roots)  # the store's own, one for all tenants
-    assert len(keys) > 10
-    assert {key_slot(key) for key in keys} == {key_slot(b"{ann}")}

@@ -282,25 +282,16 @@ def test_a_restart_of_the_server_goes_unnoticed(own_redis_server):
         assert atomically.compare_and_put(store, AT, "after", {"n": 3}, expected={"n": 2})
 
 
-def test_a_server_that_is_away_is_one_clear_error_without_the_password(call):
-    port = free_port()
-    store = RedisStore.from_url(f"redis://user:hunter2@127.0.0.1:{port}/0")
+@pytest.mark.parametrize("url", ["redis://{}/0", "redis+cluster://{}", "redis+sentinel://{}/main"])
+def test_a_server_that_is_away_is_one_clear_error_without_the_password(url, call, monkeypatch):
+    monkeypatch.setattr("memagent_graph.memory.redis.connection.FAILING", Pauses(0, 0))
+    address = f"127.0.0.1:{free_port()}"
+    store = RedisStore.from_url(url.format(f"user:hunter2@{address}"))
 
-    with pytest.raises(StoreError, match=f"127.0.0.1:{port}/0 cannot be reached") as raised:
+    with pytest.raises(StoreError, match=f"{address}.* (cannot be reached|refused)") as raised:
         call(store, "get", AT, "k")
 
     assert "hunter2" not in repr((raised.value, raised.value.__cause__, store))
-
-
-@pytest.mark.parametrize("url", ["redis+cluster://{}", "redis+sentinel://{}/main"])
-def test_clusters_and_sentinels_that_are_away_are_the_same_error(url, monkeypatch):
-    monkeypatch.setattr("memagent_graph.memory.redis.connection.FAILING", Pauses(0, 0))
-    store = RedisStore.from_url(url.format(f"user:hunter2@127.0.0.1:{free_port()}"))
-
-    with pytest.raises(StoreError, match="cannot be reached|refused") as raised:
-        store.get(AT, "k")
-
-    assert "hunter2" not in str(raised.value)
     assert "<" not in str(raised.value)  # as of objects of the client
     store.close()
 

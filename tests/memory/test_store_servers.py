@@ -110,16 +110,6 @@ def test_a_cluster_commits_several_items_at_once(cluster_store):
     assert [item.key for item in store.search(())] == ["b"]
 
 
-def test_items_of_a_cluster_expire_from_its_indexes(cluster_store):
-    store = cluster_store
-    store.put(AT, "k", {}, ttl=0.0001)
-    while store.get(AT, "k", refresh_ttl=False) is not None:
-        pass
-
-    assert store.search(()) == []
-    assert store.list_namespaces() == []
-
-
 def test_a_client_of_a_cluster_may_be_given(cluster, prefix):
     client = redis.RedisCluster.from_url(f"redis://127.0.0.1:{cluster.nodes[0].port}")
 
@@ -404,17 +394,6 @@ def test_a_server_that_runs_a_script_is_waited_for(own_redis_server, caplog, hal
 
         assert store.retries > 0
         assert f"127.0.0.1:{own_redis_server.port}/0: BUSY" in caplog.text
-
-
-def test_a_busy_node_of_a_cluster_is_waited_for(tmp_path):
-    cluster = RedisCluster(tmp_path)
-    with cluster.nodes[0].client() as client:
-        slot = client.execute_command("CLUSTER", "KEYSLOT", "{tenant}")
-    with RedisStore.from_url(cluster.url) as store:
-        for half in ("synchronously", "asynchronously"):
-            with busy(cluster.nodes[slot * 3 // 16384], seconds=0.5):
-                assert write_and_read(store, half) == {"n": 1}
-    cluster.kill()
 
 
 @HALF

@@ -16,9 +16,9 @@ from memagent_graph import ReadingConfig, create_memagent, store_metrics
 from memagent_graph.errors import ConfigurationError, MemoryNotFoundError, StoreError
 from memagent_graph.evidence.places import Memory
 from memagent_graph.memory import circuit
+from memagent_graph.memory.atomic import GetThenPut
 from memagent_graph.memory.bank import MemoryBank
-from memagent_graph.memory.items import GetThenPut
-from memagent_graph.memory.runs import answers_of
+from memagent_graph.memory.chain import answers_of
 from memagent_graph.testing import ScriptedChatModel
 
 SMALL = ReadingConfig(chunk_tokens=50, retry_interval=0.001)
@@ -219,18 +219,6 @@ class Leaving(ChainReader):
         return await super().update(*arguments, **options)
 
 
-@pytest.mark.parametrize("first", [0, 3])
-def test_versions_wait_for_a_store_that_comes_back(first):
-    store = Broken()
-    store.away = not first
-
-    out, reader = read(store, reader=Leaving(store, range(first, 8)))
-
-    assert out["warnings"] == []
-    assert len(MemoryBank(store).history(out["version"])) == len(reader.spans)
-    assert [version.id for _, version in MemoryBank(store).list()] == [out["version"]]
-
-
 @pytest.mark.parametrize("back", ["meanwhile", "at the end"])
 def test_what_waits_is_not_stored_after_a_memory_that_another_has_stored_first(back):
     store, beside = Broken(), InMemoryStore()
@@ -275,7 +263,7 @@ def kept(store, name=None):
     """The answer that is kept with a memory's newest version."""
     bank = MemoryBank(store)
     (version,) = [one for own, one in bank.list() if name in (None, own)]
-    return asyncio.run(answers_of(bank.records, [version])).get(version.id)
+    return asyncio.run(answers_of(bank, [version])).get(version.id)
 
 
 @pytest.mark.parametrize("name", [None, "notes"])
@@ -338,6 +326,9 @@ class FarStore(InMemoryStore):
         new = [put.key for put in puts if "versions" in put.namespace and not given.get(put[:2], 1)]
         self.written += [new] if new else []
         return await GetThenPut(self.near).acommit(puts, given=given, **options)
+
+    async def aplaces(self, namespace):
+        return await GetThenPut(self.near).aplaces(namespace)
 
 
 @pytest.fixture

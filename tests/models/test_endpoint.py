@@ -1,9 +1,6 @@
-from __future__ import annotations
-
 import asyncio
 import gc
 import json
-import random
 from types import SimpleNamespace
 
 import pytest
@@ -22,54 +19,26 @@ from memagent_graph.errors import (
     TransientModelError,
 )
 from memagent_graph.evidence.places import Memory
+from memagent_graph.models.completion import continue_text
 from memagent_graph.models.endpoint import ChatEndpoint
 from memagent_graph.readers.chat import ChatReader
 
 TOO_LONG = {"message": "This model's maximum context length is 8192 tokens.", "code": None}
 
 
-@pytest.fixture
-def model(openai_server):
-    model = ChatEndpoint(model="small", base_url=openai_server.base_url, timeout=5)
-    yield model
-    model.close()
-
-
-async def reading(openai_server, script, chunks=50):
-    openai_server.script = list(script)
-    model = ChatEndpoint(model="small", base_url=openai_server.base_url, timeout=5)
-    config = ReadingConfig(chunk_tokens=60, retry_interval=0.001)
-    agent = create_memagent(model, config=config)
-    text = numbered(chunks * 5)
-    out = await agent.ainvoke({"question": "What is where?", "document": text})
-    await model.aclose()
-    return out
-
-
-@pytest.mark.slow
-async def test_a_run_with_faults_in_one_request_of_five_ends_with_the_memory_of_a_run_without(
-    openai_server,
-):
-    clean = await reading(openai_server, [])
-    chosen = random.Random(7)
-    faults = [429, 500, "drop", "cut", "empty", "malformed"]
-    script = [chosen.choice(faults) if chosen.random() < 0.2 else "ok" for _ in range(300)]
-    openai_server.requests.clear()
-
-    faulty = await reading(openai_server, script)
-
-    assert clean["usage"]["calls"] > 50
-    assert (faulty["memory"], faulty["answer"]) == (clean["memory"], clean["answer"])
-    used = script[: len(openai_server.requests)]
-    assert len(openai_server.requests) == clean["usage"]["calls"] + sum(
-        step != "ok" for step in used
-    )
-    assert set(faults) <= set(used)
+BODIES = [  # that are no completion
+    b"<html>Bad gateway</html>",
+    b"{}",
+    b'{"choices": []}',
+    b'{"error": {"message": "slow down", "code": 429}}',
+    b"\xff\xfe{",
+]
 
 
 @pytest.mark.parametrize(
     ("behaviour", "error"),
     [
+        *((body, TransientModelError) for body in BODIES),
         (429, TransientModelError),
         (500, TransientModelError),
         ("drop", TransientModelError),
@@ -87,26 +56,6 @@ async def test_each_failure_is_the_error_that_says_what_to_do(
     with pytest.raises(error):
         model.invoke("Hello")
     with pytest.raises(error):
-        await model.ainvoke("Hello")
-    await model.aclose()
-
-
-@pytest.mark.parametrize(
-    "body",
-    [
-        b"<html>Bad gateway</html>",
-        b"{}",
-        b'{"choices": []}',
-        b'{"error": {"message": "slow down", "code": 429}}',
-        b"\xff\xfe{",
-    ],
-)
-async def test_a_body_that_is_no_completion_is_transient(openai_server, model, body):
-    openai_server.script = [body] * 2
-
-    with pytest.raises(TransientModelError):
-        model.invoke("Hello")
-    with pytest.raises(TransientModelError):
         await model.ainvoke("Hello")
 
 
@@ -132,15 +81,14 @@ async def test_a_stream_that_ends_before_its_reply_is_transient(openai_server, m
         [part async for part in model.astream("Hello")]
 
 
-async def test_a_server_that_says_nothing_for_the_timeout_is_transient(openai_server):
+async def test_a_server_that_says_nothing_for_the_timeout_is_transient(openai_server, endpoint):
     openai_server.script = ["hang"] * 2
-    model = ChatEndpoint(model="small", base_url=openai_server.base_url, timeout=0.2)
+    model = endpoint(timeout=0.2)
 
     with pytest.raises(TransientModelError, match="timed out"):
         model.invoke("Hello")
     with pytest.raises(TransientModelError, match="timed out"):
         await model.ainvoke("Hello")
-    model.close()
 
 
 async def test_a_cancelled_call_stays_cancelled(openai_server, model):
@@ -246,7 +194,6 @@ async def test_a_stream_adds_up_to_the_whole_reply(model):
         assert total.text == whole
         assert total.usage_metadata["total_tokens"] == 10
         assert total.response_metadata["finish_reason"] == "stop"
-    await model.aclose()
 
 
 def test_a_model_that_is_dropped_closes_its_connections(openai_server):
@@ -339,7 +286,6 @@ async def test_what_the_sdk_is_asked_for_besides_the_body_is_no_field_of_it(open
         }
     ]
     assert openai_server.headers[0]["x-trace"] == "seven"
-    await model.aclose()
 
 
 REFUSALS = [  # field, what servers say when they refuse it
@@ -361,28 +307,25 @@ REFUSALS = [  # field, what servers say when they refuse it
 
 
 @pytest.mark.parametrize(("field", "said"), REFUSALS)
-def test_a_refused_field_is_left_out_in_whatever_words_it_is_refused(openai_server, field, said):
-    fields = {"temperature": 0.0, "top_p": 0.9, "seed": 7, "max_tokens": 50, "stop": ["END"]}
-    model = ChatEndpoint(model="small", base_url=openai_server.base_url, **fields)
+def test_a_refused_field_is_left_out_in_whatever_words(openai_server, endpoint, field, said):
+    model = endpoint(temperature=0.0, top_p=0.9, seed=7, max_tokens=50, stop=["END"])
     openai_server.script = [{"status": 400, "error": {"message": said, "param": None}}]
 
     model.invoke("Hello")
     model.invoke("Hello")
-    model.close()
 
     sent = openai_server.requests
     assert [field in request for request in sent] == [True, False, False]
     assert set(sent[0]) - set(sent[1]) == {field}
 
 
-def test_a_limit_with_a_wrong_value_is_not_left_out(openai_server):
-    model = ChatEndpoint(model="small", base_url=openai_server.base_url, max_tokens=9000)
+def test_a_limit_with_a_wrong_value_is_not_left_out(openai_server, endpoint):
+    model = endpoint(max_tokens=9000)
     said = "max_tokens must be at most 4096"
     openai_server.script = [{"status": 400, "error": {"message": said}}]
 
     with pytest.raises(ModelError, match="at most 4096"):
         model.invoke("Hello")
-    model.close()
 
 
 def completion(**fields):
@@ -498,10 +441,11 @@ def test_a_whole_reply_is_read_in_any_shape(openai_server, model, choice):
     assert model.invoke("Hello").text == "The keeper."
 
 
-def test_a_long_prompt_rejected_for_an_unknown_reason_is_tried_in_halves_while_long(openai_server):
+def test_a_long_prompt_rejected_for_an_unknown_reason_is_tried_in_halves_while_long(
+    openai_server, model
+):
     openai_server.models = [{"id": "small"}]
     openai_server.script = [{"status": 400, "error": {"message": "Nope."}}]
-    model = ChatEndpoint(model="small", base_url=openai_server.base_url)
     text = "The sea was calm again and the gulls were loud. " * 100
 
     out = create_memagent(model).invoke({"question": "Who?", "document": text})
@@ -522,16 +466,14 @@ def test_a_long_prompt_rejected_for_an_unknown_reason_is_tried_in_halves_while_l
     with pytest.raises(ModelError, match="Unknown role"):
         create_memagent(model).invoke({"question": "Who?", "document": text})
     assert len(openai_server.requests) == 1
-    model.close()
 
 
 @pytest.mark.parametrize(
     ("reported", "cut"), [(512, True), (2048, True), (5200, False), (7, False)]
 )
-def test_a_prompt_that_the_server_cut_ends_the_reading(openai_server, reported, cut):
+def test_a_prompt_that_the_server_cut_ends_the_reading(openai_server, reported, cut, model):
     usage = {"prompt_tokens": reported, "completion_tokens": 3}
     openai_server.script = [completion(usage=usage)] * 2
-    model = ChatEndpoint(model="small", base_url=openai_server.base_url)
     text = "The sea was calm again and the gulls were loud. " * 400
     agent = create_memagent(model, config=ReadingConfig(chunk_tokens=5000))
 
@@ -540,7 +482,6 @@ def test_a_prompt_that_the_server_cut_ends_the_reading(openai_server, reported, 
             agent.invoke({"question": "Who?", "document": text})
     else:
         assert agent.invoke({"question": "Who?", "document": text})["coverage"] == 1
-    model.close()
 
 
 def test_one_model_serves_several_event_loops_over_the_same_connections(openai_server, model):
@@ -572,3 +513,19 @@ def test_tools_are_offered_and_calls_come_back(openai_server, model):
 
     assert [(c["name"], c["args"]) for c in reply.tool_calls] == [("weather", {"city": "Rome"})]
     assert openai_server.requests[0]["tool_choice"]["function"]["name"] == "weather"
+
+
+async def test_a_server_that_continues_a_text_without_probabilities_is_not_asked_to(
+    openai_server, model
+):
+    plain = {"choices": [{"index": 0, "text": "yes", "finish_reason": "stop"}]}
+    chances = {"token_logprobs": [-0.25]}
+    known = {"choices": [{**plain["choices"][0], "logprobs": chances}]}
+    openai_server.script = [json.dumps(body).encode() for body in (known, plain)]
+
+    word, chance, _ = await continue_text(model, "Is it?", None, 1)
+    assert (word, chance, model.continues) == ("yes", -0.25, True)
+    with pytest.raises(ModelError, match="without the tokens' probabilities"):
+        await continue_text(model, "Is it?", None, 1)
+
+    assert not model.continues

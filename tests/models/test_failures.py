@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import json
 
 import pytest
@@ -124,15 +122,15 @@ TOO_LONG = {  # what servers say, by status, and where that was found
     ],
     422: [
         # huggingface/text-generation-inference: router/src/validation.rs; h2oai/h2ogpt#373
-        "Input validation error: `inputs` tokens + `max_new_tokens` must be <= 4096",
+        "Input validation error: `inputs` tokens + `max_new_tokens` must be <= 4096"
     ],
     429: [
         # OpenAI: error of the Chat Completions and Responses APIs
-        "Request too large for gpt-4o on tokens per min (TPM): Limit 30000",
+        "Request too large for gpt-4o on tokens per min (TPM): Limit 30000"
     ],
     413: [
         # Jittor/JittorLLMs#124
-        "Payload Too Large",
+        "Payload Too Large"
     ],
     500: [
         # google-gemini/gemini-cli#6678, docs "Troubleshooting", iBUHub/AIStudioToAPI#268
@@ -142,11 +140,11 @@ TOO_LONG = {  # what servers say, by status, and where that was found
     ],
     None: [
         # MiniMax docs "Error codes", 1039 and 2013
-        "token limit",
+        "token limit"
     ],
     402: [
         # any server: two amounts of tokens, codes, what to do about it, other languages
-        "Prompt tokens limit exceeded: 12000 > 8000. To increase, upgrade",
+        "Prompt tokens limit exceeded: 12000 > 8000. To increase, upgrade"
     ],
 }
 
@@ -215,6 +213,7 @@ BODIES = [
     {"error": {"type": "x", "message": None, "detail": "No seats."}},
     {"error": None, "message": "No seats."},
     {"detail": {"msg": "No seats."}},
+    {"detail": [{"loc": ["body", "seats"], "msg": "No seats.", "input": 0}]},
     {"detail": ["No seats."]},
     {"errors": [{"code": "x", "message": "No seats."}]},
     {"base_resp": {"status_code": 2013, "status_msg": "No seats."}},
@@ -244,6 +243,7 @@ def test_an_error_says_what_the_server_said_whatever_the_shape_of_its_body(body)
     st.recursive(
         st.none() | st.booleans() | st.integers() | st.text(),
         lambda inner: st.lists(inner) | st.dictionaries(st.sampled_from(NAMES) | st.text(), inner),
+        max_leaves=10,
     )
 )
 def test_any_body_is_read_without_a_fault(body):

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
 from pydoc_data.topics import topics
@@ -10,11 +8,7 @@ from langchain_core.messages import HumanMessage
 from tiny_model import tiny_adapter, tiny_model
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from memagent_graph.errors import (
-    ConfigurationError,
-    ContextLengthError,
-    ModelError,
-)
+from memagent_graph.errors import ConfigurationError, ContextLengthError, ModelError
 from memagent_graph.models import transformers as transformers_engine
 from memagent_graph.models.resolve import resolve_model
 from memagent_graph.models.transformers import ChatTransformers, DecodingRow, choose

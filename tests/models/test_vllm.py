@@ -1,7 +1,5 @@
 """vLLM in this process, as it runs on a CPU: `make test-vllm`."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import os
@@ -25,7 +23,6 @@ with warnings.catch_warnings():
     from memagent_graph.models.vllm import ChatVLLM
 
 from fixed_readers import Once
-from langgraph.store.base import PutOp
 from langgraph.store.memory import InMemoryStore
 from snippets import snippets
 from tiny_model import tiny_adapter, tiny_model
@@ -213,39 +210,25 @@ def test_a_full_queue_is_worth_another_attempt_and_the_readings_complete(folder)
     assert all(output["coverage"] == 1 for output in outputs)
 
 
-class WatchedStore(InMemoryStore):
-    """Tells other threads of its first write; to search it meanwhile would race with the writes."""
-
-    def __init__(self):
-        super().__init__()
-        self.written = threading.Event()
-
-    def batch(self, ops):
-        ops = list(ops)
-        results = super().batch(ops)
-        if any(isinstance(op, PutOp) for op in ops):
-            self.written.set()
-        return results
-
-    async def abatch(self, ops):
-        ops = list(ops)
-        results = await super().abatch(ops)
-        if any(isinstance(op, PutOp) for op in ops):
-            self.written.set()
-        return results
-
-
 def test_an_engine_that_dies_is_started_again_and_the_readings_complete(folder):
+    reading = threading.Event()
+
+    class Telling(Once):
+        async def update(self, step, **options):
+            found = await super().update(step, **options)
+            reading.set()
+            return found
+
     model = ChatVLLM(model=folder, **ENGINE, seed=7, max_num_batched_tokens=2048)
-    store = WatchedStore()
-    agent = create_memagent(Once(model, config=CONFIG), config=CONFIG, store=store)
+    store = InMemoryStore()
+    agent = create_memagent(Telling(model, config=CONFIG), config=CONFIG, store=store)
     inputs = [{"question": QUESTION, "document": document(i, 4000)} for i in range(6)]
     before = processes()
     model.invoke("Start", max_tokens=1)
     mine = processes() - before
 
     def kill_when_reading():
-        store.written.wait()
+        reading.wait()
         for pid in mine:
             os.kill(pid, signal.SIGKILL)
 
@@ -300,10 +283,7 @@ def test_the_code_of_the_page_about_models_reads_as_a_script(folder, tmp_path):
     script.write_text(code.replace("Qwen/Qwen2.5-7B-Instruct", folder))
 
     done = subprocess.run(
-        [sys.executable, "-W", "ignore", script],
-        capture_output=True,
-        text=True,
-        check=False,
+        [sys.executable, "-W", "ignore", script], capture_output=True, text=True, check=False
     )
 
     assert done.returncode == 0, done.stderr[-3000:]

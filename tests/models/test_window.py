@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import re
 
 import pytest
@@ -16,16 +14,8 @@ ASKED = {"question": "What is where?", "document": numbered(20)}
 CONFIG = ReadingConfig(chunk_tokens=60, retry_interval=0.001)
 
 
-@pytest.fixture
-def model(openai_server):
-    return ChatEndpoint(model="small", base_url=openai_server.base_url)
-
-
 async def read(model, config=CONFIG, asked=ASKED):
-    try:
-        return await create_memagent(model, config=config).ainvoke(asked)
-    finally:
-        await model.aclose()
+    return await create_memagent(model, config=config).ainvoke(asked)
 
 
 async def test_budgets_over_what_the_server_says_are_refused_before_the_first_call(
@@ -98,7 +88,6 @@ async def test_a_server_that_does_not_list_its_models_is_asked_once_and_read_wit
 
     assert [out["coverage"] for out in outs] == [1.0] * 5
     assert openai_server.asked == 1
-    await model.aclose()
 
 
 @pytest.mark.parametrize(
@@ -111,7 +100,6 @@ async def test_the_window_is_found_by_the_name_that_each_kind_of_server_gives_it
 
     assert await model.adiscover() == 1234
     assert await model.amodels() == {"small": 1234}
-    await model.aclose()
 
 
 async def test_a_name_that_vllm_does_not_serve_is_told_the_right_ones_before_the_first_call(
@@ -149,7 +137,6 @@ async def test_a_model_whose_name_does_not_say_its_size_is_asked_as_its_server_s
     await read(model)
     memory = ConversationMemory(model)
     await memory.asave("My sister Edda breeds goats in Husum.", user="ann", thread="monday")
-    await model.aclose()
 
     requests = openai_server.requests
     asked = [one.get("prompt") or one["messages"][-1]["content"] for one in requests]

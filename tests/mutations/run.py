@@ -57,16 +57,7 @@ _IMPORTS = (
 )
 """Packages of others, whose imports take longer than most tests. Nothing that is changed."""
 _PYTHON = WarmPython(_IMPORTS)
-_PYTEST = (
-    "-m",
-    "pytest",
-    "-rfs",
-    "-p",
-    "no:cacheprovider",
-    "-p",
-    "no:xdist",
-    "--assert=plain",
-)
+_PYTEST = ("-m", "pytest", "-rfs", "-p", "no:cacheprovider", "-p", "no:xdist", "--assert=plain")
 
 
 def main() -> int:

@@ -1,7 +1,5 @@
 """Pictures in messages are described once, when they are folded, and their bytes are not kept."""
 
-from __future__ import annotations
-
 import base64
 from io import BytesIO
 

@@ -1,7 +1,5 @@
 """Models that see are shown the pictures of a section, and again those that the notes refer to."""
 
-from __future__ import annotations
-
 import base64
 from io import BytesIO
 
@@ -191,11 +189,7 @@ WAYS = {
         write_page(path, *COLOURS_IN_ORDER),
         {"pictures": 10_000},
     ),
-    "shaped": lambda path: (
-        Seeing(),
-        write_page(path, "red"),
-        {"pictures": 1000, "shape": Door},
-    ),
+    "shaped": lambda path: (Seeing(), write_page(path, "red"), {"pictures": 1000, "shape": Door}),
 }
 
 

@@ -1,7 +1,5 @@
 """A prompt without the memory asks what a chunk adds, and the library adds it."""
 
-from __future__ import annotations
-
 import pytest
 
 from memagent_graph import Prompts, ReadingConfig, create_memagent

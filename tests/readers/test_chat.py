@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import pytest
 from langchain_core.messages import AIMessage
 from langgraph.errors import GraphInterrupt

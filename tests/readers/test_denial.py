@@ -1,7 +1,5 @@
 """Whether a model's answer says that there is none."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """What a question needs of a document: one place, some, or all of it."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

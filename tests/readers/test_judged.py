@@ -9,8 +9,6 @@ these models' replies in sight; since these were judged, none was made by a repl
 multiple of five.
 """
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What in a reply is notes, and what speaks against overwriting the old ones with it."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -101,15 +99,7 @@ def test_a_refusal_is_a_fault(reply):
 
 
 @pytest.mark.parametrize(
-    "reply",
-    [
-        NO_MEMORY,
-        "N/A",
-        "...",
-        "{}",
-        "```\n```",
-        f"<notes>\n{NO_MEMORY}\n</notes>\n" * 9,
-    ],
+    "reply", [NO_MEMORY, "N/A", "...", "{}", "```\n```", f"<notes>\n{NO_MEMORY}\n</notes>\n" * 9]
 )
 def test_words_of_the_prompt_are_a_fault_and_with_nothing_noted_yet_are_nothing(reply):
     assert check(reply).fault == "placeholder"

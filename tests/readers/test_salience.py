@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import asyncio
 
 import pytest
@@ -36,6 +34,11 @@ COUNTER = EstimatingTokenizer()
 )
 def test_small_talk_questions_requests_and_marks_are_no_statements(said):
     assert not is_statement(said)
+
+
+@pytest.mark.parametrize("said", ["I'm not in tomorrow.", "I can do tomorrow morning."])
+def test_what_users_say_of_themselves_is_a_statement_however_plain_its_words(said):
+    assert is_statement(said)
 
 
 def read(messages, memory="", keep="", **budgets):

@@ -1,7 +1,5 @@
 """What a user has after `pip install`, outside the checkout."""
 
-from __future__ import annotations
-
 import pytest
 from release.packages import PROJECTS
 

@@ -1,7 +1,5 @@
 """The lowest version of each dependency that `pyproject.toml` allows, all at once."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

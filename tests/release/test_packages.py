@@ -1,7 +1,5 @@
 """What the sdist and the wheel of each project hold."""
 
-from __future__ import annotations
-
 import sys
 
 import pytest

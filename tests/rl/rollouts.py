@@ -1,7 +1,5 @@
 """Records and rollouts made by hand."""
 
-from __future__ import annotations
-
 from memagent_graph.rl.traces import Conversation, End, Rollout, fingerprint
 
 

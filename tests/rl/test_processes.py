@@ -1,10 +1,7 @@
 """Training in several processes, as `accelerate launch` starts them for GPUs."""
 
-from __future__ import annotations
-
 import json
 import os
-import subprocess
 import sys
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
@@ -20,7 +17,6 @@ from rl.training_child import lines, settings
 from safetensors.torch import load_file
 from servers.redis_server import free_port
 from servers.warm_python import TRAINING, warm_python
-from tiny_model import tiny_model
 
 from memagent_graph.rl.training import replay
 
@@ -29,30 +25,8 @@ HERE = Path(__file__).parent
 pytestmark = pytest.mark.slow
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    return tiny_model(
-        tmp_path_factory.mktemp("model"),
-        width=64,
-        layers=1,
-        vocabulary=300,
-        max_length=512,
-        spread=0.05,
-    )
-
-
-def launched(processes, child, *arguments):
-    """Run a script in so many processes as a user does, but for MPI, which `accelerate launch`
-    would need on CPUs."""
-    launch = ["-m", "torch.distributed.run", "--nproc_per_node", str(processes)]
-    launch += ["--master_port", str(free_port())]
-    command = [sys.executable, *launch, HERE / child, *arguments]
-    environment = {**os.environ, "PYTHONPATH": str(HERE.parent), "ACCELERATE_USE_CPU": "true"}
-    subprocess.run(list(map(str, command)), check=True, env=environment, timeout=600)
-
-
 def run(processes, child, *arguments):
-    """The same with the launcher's variables and without its start."""
+    """Run a script in so many processes, with the variables that `accelerate launch` sets."""
     rendezvous = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
     rendezvous |= {"WORLD_SIZE": str(processes), "LOCAL_WORLD_SIZE": str(processes)}
     environment = {**os.environ, "ACCELERATE_USE_CPU": "true"}
@@ -95,10 +69,9 @@ def test_two_processes_take_the_step_that_one_takes_on_all_of_it(folder, tmp_pat
 
 
 def test_a_process_with_nothing_to_learn_from_keeps_step_with_the_others(folder, tmp_path):
-    fields = {"kl_weight": 0, "updates": 2}
-    flat = "g0"
+    fields, without_spread = {"kl_weight": 0, "updates": 2}, "g0"
 
-    launched(2, "processes_child.py", folder, tmp_path, json.dumps(fields), flat)
+    run(2, "processes_child.py", folder, tmp_path, json.dumps(fields), without_spread)
 
     before, after = (load_file(each / "model.safetensors") for each in (folder, tmp_path))
     assert any((after[name] - before[name]).abs().max() > 1e-3 for name in before)
@@ -106,7 +79,8 @@ def test_a_process_with_nothing_to_learn_from_keeps_step_with_the_others(folder,
 
 def test_a_run_of_two_processes_goes_on_exactly_where_it_was_stopped(folder, tmp_path):
     straight, stopped = tmp_path / "straight", tmp_path / "stopped"
-    fields = ("iterations=2", "refills=1", "token_budget=512", "lora_rank=4")
+    fields = ("iterations=2", "refills=1", "token_budget=640", "lora_rank=4")
+    fields += ("group_size=2", "evaluate_every=0")
     run(2, "training_child.py", folder, straight, *fields)
     run(2, "training_child.py", folder, stopped, *fields, "stop=1")
     assert [line["iteration"] for line in lines(stopped) if "reward" in line] == [1]

@@ -1,12 +1,10 @@
-from __future__ import annotations
-
 import pytest
 from paragraphs import hotpot, squad
 
 from memagent_graph.errors import ConfigurationError
+from memagent_graph.evaluation.questions import same
 from memagent_graph.evaluation.samples import Sample, Task, draw
 from memagent_graph.evaluation.tasks import make_task
-from memagent_graph.evaluation.tasks.questions import same
 from memagent_graph.rl.settings import TrainingSettings
 from memagent_graph.rl.training import number_questions, split, task_questions
 

@@ -1,7 +1,5 @@
 """Which conversations are recorded, whatever happens in a run; with a scripted chat model."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest
@@ -11,14 +9,7 @@ from langgraph.store.memory import InMemoryStore
 from tokenizers import Tokenizer, models
 
 from memagent_graph import MemoryBank, ReadingConfig, create_memagent
-from memagent_graph.errors import (
-    ContextLengthError,
-    ModelError,
-    TraceError,
-    TransientModelError,
-)
-from memagent_graph.evidence.places import Memory
-from memagent_graph.readers.base import Answer, Identity, Reader, Update
+from memagent_graph.errors import ContextLengthError, ModelError, TraceError, TransientModelError
 from memagent_graph.rl.recorder import TraceRecorder
 from memagent_graph.rl.traces import (
     Conversation,
@@ -80,12 +71,17 @@ def recorder(sink):
     return TraceRecorder(sink, tokenizer=TOKENIZER)
 
 
-def numbers(sink):
-    """The numbers of the replies that were recorded, whose rollout is whole."""
+def recorded(sink):
+    """The conversations that were recorded, whose rollout is whole."""
     loaded = join(sink.take())
     assert not loaded.skipped
     (rollout,) = loaded.rollouts
-    return [one.completion_ids[0] for one in rollout.conversations]
+    return rollout.conversations
+
+
+def numbers(sink):
+    """The numbers of the replies in them."""
+    return [one.completion_ids[0] for one in recorded(sink)]
 
 
 def test_each_reply_that_became_a_memory_is_recorded_and_the_answer(sink, recorder):
@@ -122,12 +118,24 @@ def test_a_reply_that_closes_a_gate_is_a_conversation_like_any_other(sink, recor
     assert (out["memory"], out["usage"]["gated"]) == ("Two.", 1)
 
 
-def test_a_failed_attempt_trains_nothing(sink, recorder):
-    model = Told("First.", TransientModelError("busy"), TransientModelError("busy"))
+BUSY, TOO_LONG = TransientModelError("busy"), ContextLengthError("too long")
+
+
+@pytest.mark.parametrize(
+    ("script", "kept", "rest"),
+    [
+        (["First.", BUSY, BUSY], [0], 3),
+        (["First.", "", "<think>So far", "Fourth."], [0], 3),
+        ([TOO_LONG, "Half 1.", "", TOO_LONG, "Half 3.", "Half 4."], [4, 5], 6),
+    ],
+    ids=["failed", "refused by the graph", "both halves of a chunk"],
+)
+def test_of_attempts_only_those_count_that_became_a_memory(sink, recorder, script, kept, rest):
+    model = Told(*script)
 
     create_memagent(model, config=CONFIG).invoke(ASKED, recorder.config())
 
-    assert numbers(sink) == [0, *range(3, len(model.calls))]
+    assert numbers(sink) == [*kept, *range(rest, len(model.calls))]
 
 
 def test_every_call_is_on_record_and_can_be_made_again_failed_or_refused_or_without_tokens(
@@ -156,23 +164,6 @@ def test_every_call_is_on_record_and_can_be_made_again_failed_or_refused_or_with
     assert not loaded.rollouts
     assert loaded.skipped == {"rollout recorded without a tokenizer": 1}
     assert Told("Again.").invoke(failed[0].prompt).text == "Again."
-
-
-async def test_a_reply_that_the_graph_refused_does_not_count(sink, recorder):
-    model = Told("First.", "", "<think>So far", "Fourth.")
-
-    await create_memagent(model, config=CONFIG).ainvoke(ASKED, recorder.config())
-
-    assert numbers(sink) == [0, *range(3, len(model.calls))]
-
-
-def test_both_halves_of_a_chunk_count_but_not_those_of_a_failed_attempt(sink, recorder):
-    too_long = ContextLengthError("too long")
-    model = Told(too_long, "Half 1.", "", too_long, "Half 3.", "Half 4.")
-
-    create_memagent(model, config=CONFIG).invoke(ASKED, recorder.config())
-
-    assert numbers(sink) == [4, 5, *range(6, len(model.calls))]
 
 
 @pytest.mark.parametrize(("second", "kept"), [("Brief.", 1), ("", 0)])
@@ -251,22 +242,14 @@ def test_a_reading_that_begins_with_a_stored_memory_is_not_recorded_and_says_so(
     assert recorder.skipped == {"reading that began with a stored memory": 2}
 
 
-def rollout_of(agent, recorder, sink):
-    agent.invoke(ASKED, recorder.config())
-    loaded = join(sink.take())
-    assert not loaded.skipped
-    (rollout,) = loaded.rollouts
-    return rollout
-
-
 @pytest.mark.parametrize("given", [{"segments": 2}, {"segments": 3}])
 def test_of_segments_all_that_became_a_memory_is_recorded(sink, recorder, given):
     model = Told()
     config = CONFIG.model_copy(update=given)
 
-    rollout = rollout_of(create_memagent(model, config=config), recorder, sink)
+    create_memagent(model, config=config).invoke(ASKED, recorder.config())
 
-    found = rollout.conversations
+    found = recorded(sink)
     assert sorted(one.completion_ids[0] for one in found) == list(range(len(model.calls)))
     assert [one.final for one in found] == [False] * (len(found) - 1) + [True]
     merges = [one for one in found if one.start is None and not one.final]
@@ -295,11 +278,10 @@ def test_an_empty_reply_to_a_merge_does_not_count_wherever_it_came(sink, recorde
 
     model = Hollow()
 
-    rollout = rollout_of(create_memagent(model, config=config), recorder, sink)
+    create_memagent(model, config=config).invoke(ASKED, recorder.config())
 
     assert len(empty) > 3  # merges, several at once, and the answer
-    found = {one.completion_ids[0] for one in rollout.conversations}
-    assert found == {*range(len(model.calls))} - {*empty}
+    assert {*numbers(sink)} == {*range(len(model.calls))} - {*empty}
 
 
 async def test_a_reading_begun_again_counts_from_where_it_began_again(sink, recorder):
@@ -382,29 +364,3 @@ def test_a_reader_without_a_model_is_refused(recorder):
 
     with pytest.raises(TraceError, match="chat model"):
         agent.invoke(ASKED, recorder.config())
-
-
-class ChainedReader(Reader):
-    """Asks its model within a chain, whose output looks as a node's does."""
-
-    identity = Identity("chained", "chained")
-
-    def __init__(self, model):
-        self.chain = model | (lambda reply: {"text": reply.text, "progress": {"step": 99}})
-
-    async def update(self, step, *, config=None):
-        return Update(Memory((await self.chain.ainvoke(step.chunk.text, config))["text"]))
-
-    async def respond(self, question, memory, *, config=None):
-        text = (await self.chain.ainvoke(memory.text, config))["text"]
-        return Answer(text, text)
-
-
-def test_a_model_within_a_chain_of_a_reader_of_ones_own_is_recorded_once(sink, recorder):
-    model = Told("First.", TransientModelError("busy"))
-    reader = ChainedReader(model)
-
-    create_memagent(reader, config=CONFIG).invoke(ASKED, recorder.config())
-
-    assert numbers(sink) == [0, *range(2, len(model.calls))]
-    assert not recorder._attempts

@@ -1,7 +1,5 @@
 """The trainer against a plain reference: conversation by conversation, nothing packed."""
 
-from __future__ import annotations
-
 import copy
 import math
 
@@ -129,10 +127,7 @@ def rows_of(rollouts, tokenizer, settings):
     from memagent_graph.rl.grpo import make_training_rows
 
     return make_training_rows(
-        rollouts,
-        vocabulary=fingerprint(tokenizer),
-        settings=settings,
-        baseline=Baseline(),
+        rollouts, vocabulary=fingerprint(tokenizer), settings=settings, baseline=Baseline()
     )
 
 

@@ -1,7 +1,5 @@
 """Whole training runs, on a tiny model."""
 
-from __future__ import annotations
-
 import asyncio
 import sys
 from pathlib import Path
@@ -18,7 +16,6 @@ from rl.training_child import lines, question, reward, settings
 from safetensors.torch import load_file
 from servers.openai_server import OpenAIServer
 from servers.warm_python import PIPE, TRAINING, warm_python
-from tiny_model import tiny_model
 from transformers import AutoTokenizer
 from typer.testing import CliRunner
 
@@ -36,16 +33,12 @@ CHILD = Path(__file__).with_name("training_child.py")
 pytestmark = pytest.mark.slow
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    return tiny_model(
-        tmp_path_factory.mktemp("model"),
-        width=64,
-        layers=1,
-        vocabulary=300,
-        max_length=640,
-        spread=0.05,
-    )
+def collecting(folder, **options):
+    """A runner of rollouts with the policy as it is, short as those of `settings`."""
+    model = ChatTransformers(model=str(folder), dtype="float32", temperature=1.0, logprobs=True)
+    budgets = ReadingConfig(chunk_tokens=120, memory_tokens=5, answer_tokens=5)
+    given = {"config": budgets, "reward": reward, **options}
+    return RolloutRunner(model, AutoTokenizer.from_pretrained(folder), **given)
 
 
 def trained(folder, out, report=lambda _: None, **fields):
@@ -106,18 +99,10 @@ def test_the_engine_reads_with_the_weights_that_were_trained_until_the_run_ends(
 
 
 def test_the_same_seed_brings_the_same_rollouts_whatever_runs_beside(folder):
-    model = ChatTransformers(model=str(folder), dtype="float32", temperature=1.0, logprobs=True)
     samples = [question(index) for index in range(3)]
 
     def collected(concurrency, seed):
-        runner = RolloutRunner(
-            model,
-            AutoTokenizer.from_pretrained(folder),
-            config=ReadingConfig(chunk_tokens=120, memory_tokens=5, answer_tokens=5),
-            reward=reward,
-            concurrency=concurrency,
-            seed=seed,
-        )
+        runner = collecting(folder, concurrency=concurrency, seed=seed)
         found = asyncio.run(runner.collect(samples, times=3)).rollouts
         return [[one.completion_ids for one in rollout.conversations] for rollout in found]
 
@@ -129,7 +114,6 @@ def test_the_same_seed_brings_the_same_rollouts_whatever_runs_beside(folder):
 
 
 def test_an_empty_reply_is_recorded_and_costs_the_reward(folder, monkeypatch):
-    model = ChatTransformers(model=str(folder), dtype="float32", temperature=1.0, logprobs=True)
     original = ChatTransformers._agenerate
 
     async def silent_at_first(self, messages, *args, **options):
@@ -139,12 +123,7 @@ def test_an_empty_reply_is_recorded_and_costs_the_reward(folder, monkeypatch):
         return result
 
     monkeypatch.setattr(ChatTransformers, "_agenerate", silent_at_first)
-    runner = RolloutRunner(
-        model,
-        AutoTokenizer.from_pretrained(folder),
-        config=ReadingConfig(chunk_tokens=120, memory_tokens=5, answer_tokens=5),
-        reward=lambda answer, _: 1.0 if answer else -1.0,
-    )
+    runner = collecting(folder, reward=lambda answer, _: 1.0 if answer else -1.0)
     found = asyncio.run(runner.collect([question(0)], times=2))
 
     assert not found.skipped
@@ -152,10 +131,7 @@ def test_an_empty_reply_is_recorded_and_costs_the_reward(folder, monkeypatch):
     assert all(len(one.conversations) > 2 for one in found.rollouts)
 
 
-@pytest.mark.parametrize(
-    ("flat", "asked"),
-    [({2}, [2, 3, 4]), ({2, 3}, [2, 3, 4, 5]), ({2, 3, 4, 5}, [2, 3, 4, 5, 6, 7])],
-)
+@pytest.mark.parametrize(("flat", "asked"), [({2}, [2, 3, 4]), ({2, 3, 4, 5}, [2, 3, 4, 5, 6, 7])])
 def test_groups_without_spread_are_refilled_with_new_questions(folder, tmp_path, flat, asked):
     found = []
     without = {question(index).answers for index in flat}
@@ -178,11 +154,8 @@ def test_groups_without_spread_are_refilled_with_new_questions(folder, tmp_path,
 
 def test_recorded_rollouts_are_trained_on_without_generating(folder, tmp_path, monkeypatch):
     traces = tmp_path / "traces.jsonl"
-    model = ChatTransformers(model=str(folder), dtype="float32", temperature=1.0, logprobs=True)
-    tokenizer = AutoTokenizer.from_pretrained(folder)
-    config = ReadingConfig(chunk_tokens=120, memory_tokens=5, answer_tokens=5)
-    runner = RolloutRunner(model, tokenizer, config=config, reward=reward)
-    found = asyncio.run(runner.collect([question(index) for index in range(4)], times=3)).rollouts
+    samples = [question(index) for index in range(4)]
+    found = asyncio.run(collecting(folder).collect(samples, times=3)).rollouts
     sink = JSONLinesSink(traces)
     for rollout in found:
         for conversation in rollout.conversations:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import httpx
 from servers.redis_server import free_port, wait_until
-from servers.warm_python import DEVNULL, SERVERS, WarmProcess, warm_python
+from servers.warm_python import COMMAND_LINE, DEVNULL, WarmProcess, warm_python
 
 
 def is_healthy(url: str, *, only: bool = True) -> bool:
@@ -29,7 +29,7 @@ def http_process(
     port = free_port()
     url, command = f"http://127.0.0.1:{port}", [sys.executable, *words, "--port", port]
     with log.open("ab") as output:
-        process = warm_python(*SERVERS).start(
+        process = warm_python(*COMMAND_LINE).start(
             command, stdin=DEVNULL, stdout=output, stderr=output, env=env
         )
 

@@ -8,8 +8,9 @@ import json
 import socket
 import struct
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import MappingProxyType
 from typing import Any
 
 from servers.redis_server import hold
@@ -54,7 +55,6 @@ class OpenAIServer:
         headers: of all requests, likewise.
         asked: how often it was asked for its models.
         accepted: connections.
-        most: requests that it worked on at once, at most.
     """
 
     def __init__(self, reply: Reply) -> None:
@@ -67,10 +67,7 @@ class OpenAIServer:
         self.between: Callable[[], None] = lambda: None
         self.listing = 200
         self.asked = 0
-        self.most = 0
         self.accepted = 0
-        self._at_work: set[BaseHTTPRequestHandler] = set()
-        self._counting = threading.Lock()
         self._closing = threading.Event()
         self._connections: set[socket.socket] = set()
         server = self
@@ -99,13 +96,12 @@ class OpenAIServer:
                 server.paths.append(self.path)
                 server.headers.append({name.lower(): value for name, value in self.headers.items()})
                 behaviour = server.script.pop(0) if server.script else "ok"
-                with server._counted(self):
-                    server._behave(self, body, behaviour)
+                server._behave(self, body, behaviour)
 
             def do_GET(self) -> None:
                 server.asked += 1
                 found = {"object": "list", "data": server.models}
-                server._send(self, server.listing, found, {})
+                server._send(self, found, server.listing)
 
             def log_message(self, *_: Any) -> None:
                 pass
@@ -142,22 +138,6 @@ class OpenAIServer:
         self._http.server_close()
         self._thread.join()
 
-    @contextlib.contextmanager
-    def _counted(self, handler: BaseHTTPRequestHandler) -> Iterator[None]:
-        with self._counting:
-            self._at_work.add(handler)
-            self.most = max(self.most, len(self._at_work))
-        try:
-            yield
-        finally:
-            self._end(handler)
-
-    def _end(self, handler: BaseHTTPRequestHandler) -> None:
-        """Count a request no longer: before its last bytes are sent, since a client that has them
-        may send the next before this thread runs again."""
-        with self._counting:
-            self._at_work.discard(handler)
-
     def _behave(
         self, handler: BaseHTTPRequestHandler, body: dict[str, Any], behaviour: Any
     ) -> None:
@@ -174,13 +154,14 @@ class OpenAIServer:
             return
         if isinstance(behaviour, bytes):
             kind = "text/event-stream" if body.get("stream") else "application/json"
-            self._write(handler, behaviour, kind)
+            self._send(handler, behaviour, headers={"content-type": kind})
             return
         if isinstance(behaviour, int):
             behaviour = {"status": behaviour}
         if isinstance(behaviour, dict) and "status" in behaviour:
             error = behaviour.get("error", {"message": "scripted", "type": "scripted"})
-            self._send(handler, behaviour["status"], {"error": error}, behaviour.get("headers", {}))
+            headers = behaviour.get("headers", {})
+            self._send(handler, {"error": error}, behaviour["status"], headers)
             return
         text = "" if behaviour == "empty" else self.reply(body)
         choice = {"message": {"role": "assistant", "content": text}, "finish_reason": "stop"}
@@ -200,35 +181,28 @@ class OpenAIServer:
         payload = json.dumps(completion).encode()
         if behaviour == "malformed":
             payload = payload[: len(payload) // 2]
-        self._write(handler, payload, "application/json", cut=behaviour == "cut")
+        self._send(handler, payload, cut=behaviour == "cut")
 
-    def _write(
-        self, handler: BaseHTTPRequestHandler, payload: bytes, kind: str, *, cut: bool = False
+    def _send(
+        self,
+        handler: BaseHTTPRequestHandler,
+        body: Any,
+        status: int = 200,
+        headers: Mapping[str, str] = MappingProxyType({}),
+        *,
+        cut: bool = False,
     ) -> None:
-        handler.send_response(200)
-        handler.send_header("content-type", kind)
-        handler.send_header("content-length", str(len(payload)))
+        payload = body if isinstance(body, bytes) else json.dumps(body).encode()
+        handler.send_response(status)
+        length = {"content-length": str(len(payload)), "content-type": "application/json"}
+        for name, value in {**length, **headers}.items():
+            handler.send_header(name, value)
         handler.end_headers()
+        handler.wfile.write(payload[: len(payload) // 2] if cut else payload)
         if cut:
-            handler.wfile.write(payload[: len(payload) // 2])
             handler.close_connection = True
             handler.wfile.flush()
             handler.connection.close()
-            return
-        self._end(handler)
-        handler.wfile.write(payload)
-
-    def _send(
-        self, handler: BaseHTTPRequestHandler, status: int, body: Any, headers: dict[str, str]
-    ) -> None:
-        payload = json.dumps(body).encode()
-        handler.send_response(status)
-        for name, value in {"content-length": str(len(payload)), **headers}.items():
-            handler.send_header(name, value)
-        handler.send_header("content-type", "application/json")
-        handler.end_headers()
-        self._end(handler)
-        handler.wfile.write(payload)
 
     def _stream(self, handler: BaseHTTPRequestHandler, choice: dict[str, Any]) -> None:
         handler.send_response(200)
@@ -248,6 +222,5 @@ class OpenAIServer:
         usage = {"prompt_tokens": 7, "completion_tokens": 3, "total_tokens": 10}
         last = {**_HEAD, "choices": [], "usage": usage}
         handler.wfile.write(f"data: {json.dumps(last)}\n\n".encode())
-        self._end(handler)
         handler.wfile.write(b"data: [DONE]\n\n")
         handler.close_connection = True

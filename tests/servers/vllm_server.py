@@ -1,25 +1,18 @@
 """A real vLLM behind its OpenAI-compatible server, in a process group of its own.
 
-It is forked from a process that has imported vLLM, and so are engines after `fork_engines`: on a
-CPU, the imports take longer than all else that either begins with.
-
 with VLLMServer(tiny_model(tmp_path / "tiny"), tmp_path / "vllm.log") as server:
     ChatEndpoint(model=server.name, base_url=server.base_url)
 """
 
 from __future__ import annotations
 
-import functools
-import gc
-import multiprocessing
 import os
-import runpy
 import signal
 import socket
+import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from multiprocessing.context import ForkServerContext, ForkServerProcess
 from pathlib import Path
 
 from servers.http_process import is_healthy
@@ -45,7 +38,7 @@ class VLLMServer:
         self.port = free_port()
         self.name = model.name
         self._log = log
-        self._process: ForkServerProcess | None = None
+        self._process: subprocess.Popen[bytes] | None = None
         self._options = ["--model", str(model), "--served-model-name", self.name]
         self._options += ["--host", "127.0.0.1", "--port", str(self.port)]
         # Eager: compiling takes longer than most tests run.
@@ -59,10 +52,11 @@ class VLLMServer:
         environment = {"VLLM_CPU_KVCACHE_SPACE": "1", "HF_HUB_OFFLINE": "1", **os.environ}
         environment["VLLM_SERVER_DEV_MODE"] = "1"  # lets tests hand it new weights
         wait_until(self._may_listen, f"port {self.port}", _LONGEST_START)
-        self._process = _forking().Process(
-            target=_serve, args=(self._options, environment, self._log)
-        )
-        self._process.start()
+        command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", *self._options]
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(
+                command, env=environment, stdout=log, stderr=log, start_new_session=True
+            )
         wait_until(self._is_ready, f"vLLM; see {self._log}", _LONGEST_START)
 
     def kill(self) -> None:
@@ -71,8 +65,7 @@ class VLLMServer:
             return
         with suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.kill()  # it may have no group yet
-        self._process.join()
+        self._process.wait()
         self._process = None
 
     def _may_listen(self) -> bool:
@@ -84,7 +77,7 @@ class VLLMServer:
         return False
 
     def _is_ready(self) -> bool:
-        if self._process is None or not self._process.is_alive():
+        if self._process is None or self._process.poll() is not None:
             message = f"vLLM ended: {self._log.read_text()[-4000:]}"
             raise RuntimeError(message)
         return is_healthy(f"http://127.0.0.1:{self.port}/health")
@@ -99,45 +92,3 @@ def vllm_server(model: Path, log: Path, *options: str) -> Iterator[VLLMServer]:
         yield server
     finally:
         server.kill()
-
-
-@functools.cache
-def _forking() -> ForkServerContext:
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(
-        [
-            "vllm.entrypoints.launchers.api_server.entry",
-            "vllm.v1.engine.async_llm",
-            "vllm.v1.engine.core",
-            "vllm.v1.worker.cpu_worker",
-            "vllm.model_executor.models.qwen2",
-            "servers.frozen",  # an engine looks for garbage seven times, for 0.3 s each
-        ]
-    )
-    return context
-
-
-def _serve(options: Sequence[str], environment: Mapping[str, str], log: Path) -> None:
-    """Become the server, as its command line starts it."""
-    os.setsid()  # so that the engine's processes can be killed with it
-    os.environ.clear()
-    os.environ.update(environment)
-    with log.open("ab") as file:
-        os.dup2(file.fileno(), 1)
-        os.dup2(file.fileno(), 2)
-    from huggingface_hub import constants
-    from vllm.v1.engine import utils
-
-    constants.HF_HUB_OFFLINE = True  # what was imported has not seen the environment
-    utils.get_mp_context = lambda: multiprocessing.get_context("fork")
-    sys.argv[1:] = options
-    runpy.run_module("vllm.entrypoints.openai.api_server", run_name="__main__", alter_sys=True)
-
-
-@functools.cache
-def fork_engines() -> None:
-    """Have the engines of this process forked too: vLLM has each spawned."""
-    from vllm.v1.engine import utils
-
-    utils.get_mp_context = _forking
-    gc.freeze()

@@ -37,34 +37,29 @@ COMMAND_LINE = (
     "memagent_graph.cli.app",
     "memagent_graph.cli.memory",
     "memagent_graph.conversation.users",
+    "memagent_graph.evaluation.run",
     "memagent_graph.graph.build",
     "memagent_graph.memory.redis",
-    "memagent_graph.memory.sqlite",
     "memagent_graph.memory.stores",
     "memagent_graph.models.endpoint",
     "memagent_graph.planning",
     "memagent_graph.readers.extractive",
+    "memagent_inspector.app",
+    "memagent_inspector.command",
     "memagent_mcp_server.command",
+    "memagent_mcp_server.http",
+    "memagent_mcp_server.server",
+    "memagent_openai_server.app",
     "memagent_openai_server.cli",
     "langgraph.checkpoint.sqlite.aio",
     "langgraph.store.sqlite",
     "openai.resources",
     "rich.progress",
-)
-"""What `memagent` and the children of tests import."""
-
-SERVERS = (
-    *COMMAND_LINE,
-    "memagent_inspector.app",
-    "memagent_inspector.command",
-    "memagent_mcp_server.http",
-    "memagent_mcp_server.server",
-    "memagent_openai_server.app",
     "uvicorn.lifespan.on",
     "uvicorn.loops.auto",
     "uvicorn.protocols.http.auto",
 )
-"""What `memagent inspect`, `memagent mcp` and `memagent serve` import."""
+"""What the commands of `memagent` and the children of tests import."""
 
 TRAINING = ("accelerate", "peft", "transformers.models.qwen2", "memagent_graph.rl.training")
 """What children that train import: seconds of it."""

@@ -39,18 +39,18 @@ class Ceiling(NamedTuple):
 CEILINGS = {
     "files a chunk enters, without a store": Ceiling(16, 14),
     "files a chunk enters, with a store": Ceiling(24, 20),
-    "files a chunk enters, with Redis": Ceiling(30, 26),
-    "files a message enters": Ceiling(15, 8),
-    "files the fold of a message enters": Ceiling(35, 30),
-    "modules with one importer, in percent": Ceiling(7, 7),
+    "files a chunk enters, with Redis": Ceiling(29, 26),
+    "files a message enters": Ceiling(13, 8),
+    "files the fold of a message enters": Ceiling(34, 30),
+    "modules with one importer, in percent": Ceiling(6, 6),
     "import circles, with those of types": Ceiling(0, 0),
     "class names with several meanings": Ceiling(0, 0),
     "other public names with several meanings": Ceiling(28, 0),
     "modules in -ing": Ceiling(0, 0),
     "functions named by participles": Ceiling(0, 0),
-    "lines of the largest module": Ceiling(613, 500),
-    "modules": Ceiling(152, 130),
-    "lines": Ceiling(43_985, 39_000),
+    "lines of the largest module": Ceiling(500, 500),
+    "modules": Ceiling(144, 130),
+    "lines": Ceiling(43_684, 39_000),
 }
 
 

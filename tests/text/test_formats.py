@@ -659,6 +659,7 @@ class TestPdf:
             ("(an area of 5 m) Tj {}(2) Tj", "an area of 5 m^2"),
             ("(5 m) Tj {}(2) Tj {}( of 7 m) Tj {}(2) Tj", "5 m^2 of 7 m^2"),
             ("(10) Tj {}(-6) Tj {}(kg) Tj", "10^-6kg"),
+            ("(10) Tj {}(n+1) Tj {}( lamps) Tj", "10^(n+1) lamps"),
         ],
     )
     def test_raised_figures_stay_apart_from_the_number_before_them(self, tmp_path, drawn, text):
@@ -1345,6 +1346,11 @@ FORM = (
     "<p><input type=checkbox checked> Smoker <input type=radio> Pets<p>"
     "<select><option>Kiel<option selected>Husum</select>"
 )
+RTF_FORMULA = (
+    rb"{\rtf1 Energy {\mmath {\*\moMath {\mr\mscr0 E=m}{\msSup{\msSupPr{\mctrlPr\f0 }}{\me{\mr c}}"
+    rb"{\msup{\mr 2}}}}} in{\mmath{\*\moMath{\mf{\mfPr{\mctrlPr }}{\mnum{\mr 3}}{\mden{\mr 4}}}}}"
+    rb" of {\*\moMathPara{\*\moMath{\mr 4711}}} lamps}"
+)
 RTF_PARTS = "super^1 2\n Top\n Note"
 LINKS = '<a href="http://a.org/rent">rent</a> <a href="http://www.a.org/">a.org</a>'
 STACKED = (
@@ -1397,6 +1403,7 @@ PARTS = "Content-Type: multipart/{}; boundary=x\n\n--x\n{}\n--x--"
         ("n.rtf", b"{\\rtf1\\ansi\\ansicpg65001 \xc3\xb6\\'c3\\'9f}", "öß"),
         ("o.rtf", rb"{\rtf1\ansi\ansicpg10000 \'9a}", "ö"),
         ("p.rtf", r"{\rtf1 Rent 900\chatn{\*\annotation Note} due}", "Rent 900 due\n Note"),
+        ("q.rtf", RTF_FORMULA, "Energy E=m c^2 in 3/4 of 4711 lamps"),
         ("a.html", FRAME, "# Rents & dues\n\nKiel.\n\nRent 900"),
         ("b.html", ORDERED, "2. a\n1. b\n\nC. a\nG. b\nH. c"),
         ("c.html", FORM, "☒  Smoker  ☐  Pets\n\nKiel\n\n☒ Husum"),

@@ -31,7 +31,7 @@ def folder(tmp_path, monkeypatch):
     monkeypatch.delenv("LANGGRAPH_AES_KEY", raising=False)
     cache._cache.cache_clear()
     monkeypatch.setattr(cache, "_no_plain_text", Event())
-    monkeypatch.setattr(indexes, "_recent", indexes._Recent())
+    monkeypatch.setattr(indexes, "recent", indexes._Recent())
     return tmp_path / "cache" / "converted"
 
 
@@ -53,7 +53,7 @@ def indexed(monkeypatch):
 
 def forget_memory():
     """As a new process does."""
-    indexes._recent = indexes._Recent()
+    indexes.recent = indexes._Recent()
 
 
 def best(source, question):

@@ -25,9 +25,9 @@ from memagent_graph.text.source import (
     Location,
     TextSource,
     flat_parts,
-    flat_skips,
     parts_with_offsets,
     share_opened,
+    skips_of,
 )
 
 TEXT = "First line\r\nsecond ‘line’ with é and 漢字 and 👩‍👩‍👧\n\nlast line\0 with a NUL"
@@ -199,7 +199,7 @@ class TestFolder:
         order = ["a.txt", "first file", "b.txt", "second file", "sub/a.md", "third file"]
         assert sorted(order, key=text.index) == order
         assert "hidden" not in text
-        assert len([*flat_skips(source)]) == 4
+        assert len(skips_of(source)) == 4
         assert source.length == len(text)
         place = source.locate(text.index("with two lines"))
         assert place == Location(f"{folder.name}/b.txt", 2)
@@ -229,7 +229,7 @@ class TestFolder:
         for path, skipped in ((folder, 6), (folder / "*.txt", 1), (folder / "*" / "*.txt", 2)):
             source = open_source(path)
             assert "private" not in whole(source)
-            assert len([*flat_skips(source)]) == skipped
+            assert len(skips_of(source)) == skipped
         assert whole(open_source(folder)).count("first file") == 2
 
     def test_links_to_what_is_hidden_in_it_are_left_out(self, folder):
@@ -292,7 +292,7 @@ class TestFolder:
             "skipped 5 .pyc files",
         ]
         assert "skipped 5 .empty files: they are empty." in source.warnings
-        assert len([*flat_skips(source)]) == 13
+        assert len(skips_of(source)) == 13
 
     def test_one_whose_files_have_no_text_is_not_read_as_if_it_had(self, tmp_path):
         for number in range(12):

@@ -1,19 +1,23 @@
 """The rollout and event routes of Agent Lightning 1.0.2's gateway, with a scripted policy.
 
-For tests and measurements of the worker, which meets this gateway only. `test_gateway.py` runs
-`MemAgentRollout` on Agent Lightning's own, which needs Python 3.12, in processes that its
-controller starts.
+For tests of the worker, which meets this gateway only. `test_gateway.py` runs `MemAgentRollout` on
+Agent Lightning's own, which needs Python 3.12, in processes that its controller starts.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
-import re
 from collections.abc import Callable
 from typing import Any, Self
 
+import uvicorn
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+from starlette.routing import Route
+
 _NEXT = {"queuing": {"running", "failed"}, "running": {"succeeded", "failed"}}
+_PROXY = "/proxy/rollout/{name}/attempt/0/mode/{mode}/openai/v1/chat/completions"
 
 
 class Gateway:
@@ -34,7 +38,16 @@ class Gateway:
         self.most = self._now = 0
         self._hold = hold
         self._enough = asyncio.Event()
-        self._serving: set[asyncio.Task[None]] = set()
+        routes = [
+            Route(_PROXY, self._ask, methods=["POST"]),
+            Route("/api/rollouts", self._list),
+            Route("/api/rollouts/{name}/attempt/0/events", self._reward, methods=["POST"]),
+            Route("/api/rollouts/{name}", self._move, methods=["PATCH"]),
+        ]
+        config = uvicorn.Config(
+            Starlette(routes=routes), port=0, backlog=2048, log_level="error", ws="none"
+        )
+        self._server = uvicorn.Server(config)
 
     def add(self, name: str, task: dict[str, Any], **fields: Any) -> None:
         about = {"input": task, "is_train": True, "config": {"timeout_seconds": 600}}
@@ -46,70 +59,44 @@ class Gateway:
         return any(one["state"] in _NEXT for one in self.rollouts.values())
 
     async def __aenter__(self) -> Self:
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0, backlog=2048)
-        self.url = f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
+        self._serving = asyncio.create_task(self._server.serve())
+        while not self._server.started:  # noqa: ASYNC110 - it has no event
+            await asyncio.sleep(0.01)
+        self.url = f"http://127.0.0.1:{self._server.servers[0].sockets[0].getsockname()[1]}"
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        self._server.close()
+        self._server.should_exit = True
         self._enough.set()
-        while self._serving:
-            await asyncio.wait(self._serving)
+        await self._serving
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        mine = asyncio.current_task()
-        self._serving.add(mine)
-        try:
-            while line := await reader.readline():
-                method, target, _ = line.decode().split(" ", 2)
-                length = 0
-                while (header := await reader.readline()).strip():
-                    if header.lower().startswith(b"content-length:"):
-                        length = int(header.split(b":")[1])
-                body = json.loads(await reader.readexactly(length) or b"{}")
-                status, found = await self._answer(method, target, body)
-                sent = json.dumps(found).encode()
-                writer.write(
-                    b"HTTP/1.1 %d X\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
-                    % (status, len(sent))
-                )
-                writer.write(sent)
-                await writer.drain()
-        except (ConnectionError, asyncio.IncompleteReadError):
-            pass
-        finally:
-            writer.close()
-            self._serving.discard(mine)
+    async def _list(self, request: Request) -> JSONResponse:
+        waiting = [{"rollout_id": name, **one} for name, one in self.rollouts.items()]
+        queuing = [one for one in waiting if one["state"] == "queuing"]
+        return JSONResponse(queuing[: int(request.query_params["limit"])])
 
-    async def _answer(self, method: str, target: str, body: Any) -> tuple[int, Any]:
-        if found := re.match(r"/proxy/rollout/([^/]+)/attempt/0/mode/(train|val)/(.*)", target):
-            return await self._ask(found[1], found[2], found[3], body)
-        if target.startswith("/api/rollouts?"):
-            limit = int(re.search(r"limit=(\d+)", target)[1])
-            waiting = [{"rollout_id": name, **one} for name, one in self.rollouts.items()]
-            return 200, [one for one in waiting if one["state"] == "queuing"][:limit]
-        if found := re.fullmatch(r"/api/rollouts/([^/]+)/attempt/0/events", target):
-            self.rollouts[found[1]]["rewards"].append(body["data"]["value"])
-            return 200, {}
-        one = self.rollouts[target.rpartition("/")[2]]
-        state = body["status"]["state"]
-        if state not in _NEXT.get(one["state"], ()):
-            return 409, {"detail": f"cannot transition {one['state']} -> {state}"}
-        one |= body["status"]
-        return 200, {}
+    async def _reward(self, request: Request) -> JSONResponse:
+        rollout = self.rollouts[request.path_params["name"]]
+        rollout["rewards"].append((await request.json())["data"]["value"])
+        return JSONResponse({})
 
-    async def _ask(self, name: str, mode: str, path: str, body: Any) -> tuple[int, Any]:
-        if not path.endswith("chat/completions"):
-            return 404, {}
+    async def _move(self, request: Request) -> JSONResponse:
+        one, status = self.rollouts[request.path_params["name"]], (await request.json())["status"]
+        if status["state"] not in _NEXT.get(one["state"], ()):
+            return JSONResponse({"detail": f"{one['state']} -> {status['state']}"}, 409)
+        one |= status
+        return JSONResponse({})
+
+    async def _ask(self, request: Request) -> JSONResponse:
         self._now += 1
         self.most = max(self.most, self._now)
         if self._now >= self._hold:
             self._enough.set()
         await self._enough.wait()
         self._now -= 1
-        self.rollouts[name]["calls"].append({**body, "mode": mode})
-        text = self.reply(body["messages"][-1]["content"])
-        message = {"role": "assistant", "content": text}
+        body, about = await request.json(), request.path_params
+        self.rollouts[about["name"]]["calls"].append({**body, "mode": about["mode"]})
+        message = {"role": "assistant", "content": self.reply(body["messages"][-1]["content"])}
         choice = {"index": 0, "message": message, "finish_reason": "stop"}
-        about = {"id": "c", "object": "chat.completion", "created": 1, "model": "policy"}
-        return 200, {**about, "choices": [choice]}
+        head = {"id": "c", "object": "chat.completion", "created": 1, "model": "policy"}
+        return JSONResponse({**head, "choices": [choice]})

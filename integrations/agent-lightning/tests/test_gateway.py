@@ -1,7 +1,5 @@
 """Agent Lightning's own gateway and controller, as processes; its trainer needs GPUs."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """A training step of Agent Lightning and verl with the recipe, against `grpo_loss`; on a CPU."""
 
-from __future__ import annotations
-
 import json
 import random
 import sys

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 from langgraph.store.base import SearchOp
 
 from memagent_graph.errors import BadRecordError, MemoryNotFoundError
-from memagent_graph.memory import lookup, runs
+from memagent_graph.memory import chain
 from memagent_graph.memory.version import MemoryVersion
 from memagent_graph.readers.base import Usage
 from memagent_inspector.history import Coverage
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from langgraph.store.base import Item
 
     from memagent_graph.memory.bank import MemoryBank
-    from memagent_graph.memory.runs import KeptAnswer
+    from memagent_graph.memory.chain import KeptAnswer
 
 _LOOKED_AT = 200
 """Versions of a reading under way of which the newest is taken, where nothing points to it."""
@@ -34,15 +34,14 @@ class Subject:
 
 async def find(bank: MemoryBank, reference: str) -> Subject:
     """Return what a reference leads to."""
-    records = bank.records
-    named, read = (await records.pointers(reference)).values()
+    named, read = (await bank.pointers(reference)).values()
     if named is not None or read is not None:
         kind: Literal["memory", "reading"] = "reading" if named is None else "memory"
         return Subject(reference, kind, await bank.aget(reference))
-    ids = await records.keys(records.members(reference))
+    ids = await bank.keys(bank.members(reference))
     if not ids:
         return Subject(reference, "version", await bank.aget(reference))
-    found = await lookup.versions(records, ids[-_LOOKED_AT:], refresh=False)
+    found = await chain.find_versions(bank, ids[-_LOOKED_AT:], refresh=False)
     known = [version for version in found if isinstance(version, MemoryVersion)]
     if not known:
         message = f"No version of {reference!r} can be read."
@@ -125,11 +124,10 @@ async def _window(
     bank: MemoryBank, kind: Kind, start: int, size: int
 ) -> list[Item | BadRecordError]:
     """Pointers to memories; for one that cannot be read, the error."""
-    records = bank.records
-    namespace = records.heads if kind == "memories" else records.readings
+    namespace = bank.heads if kind == "memories" else bank.readings
     search = SearchOp(namespace, None, size, start, None, refresh_ttl=False)
     try:
-        (found,) = await records.items([search])
+        (found,) = await bank.items([search])
     except BadRecordError as error:
         if size == 1:
             return [error]
@@ -145,9 +143,9 @@ async def _rows(bank: MemoryBank, items: list[Item | BadRecordError]) -> list[tu
     ids = [
         "" if isinstance(item, BadRecordError) else str(item.value.get("version")) for item in items
     ]
-    found = await lookup.versions(bank.records, ids, refresh=False)
+    found = await chain.find_versions(bank, ids, refresh=False)
     known = [version for version in found if isinstance(version, MemoryVersion)]
-    answers = await runs.answers_of(bank.records, known)
+    answers = await chain.answers_of(bank, known)
     rows = []
     for item, version in zip(items, found, strict=True):
         if isinstance(version, MemoryVersion) and not isinstance(item, BadRecordError):

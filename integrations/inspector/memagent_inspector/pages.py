@@ -10,8 +10,7 @@ from starlette.responses import RedirectResponse, Response
 
 from memagent_graph.errors import MemoryConflictError, MemoryNotFoundError, StoreError
 from memagent_graph.facts.record import is_facts
-from memagent_graph.memory.lookup import newest_edit
-from memagent_graph.memory.runs import answers_of
+from memagent_graph.memory.chain import answers_of, newest_edit
 from memagent_inspector.door import fields_of, form_of
 from memagent_inspector.facts import facts_page, lines_of
 from memagent_inspector.history import Coverage, compare, describe, list_steps, side
@@ -113,7 +112,7 @@ async def show_memory(request: Request) -> Response:
         "subject": subject,
         "shown": shown,
         "what": describe(shown),
-        "answer": (await answers_of(bank.records, [shown])).get(shown.id),
+        "answer": (await answers_of(bank, [shown])).get(shown.id),
         "lines": lines_of(shown),
         "has_facts": is_facts(shown.text),
         "coverage": Coverage.of(shown),
@@ -220,7 +219,7 @@ async def edit(request: Request) -> Response:
             await bank.aedit(reference, text, before=seen)
 
     async def now() -> MemoryVersion:
-        return await newest_edit(bank.records, seen, reference) or await bank.aget(reference)
+        return await newest_edit(bank, seen, reference) or await bank.aget(reference)
 
     return await save(form, change, now, action="/edit", back=back)
 

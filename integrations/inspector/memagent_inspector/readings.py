@@ -90,7 +90,7 @@ class Tracks:
 
     async def lanes(self, reference: str) -> Lanes:
         """The lanes of a memory; all its versions count, also those that were left behind."""
-        records = self._bank.records
+        records = self._bank
         ids = await records.keys(records.members(reference))
         new = [key for key in ids if key not in self._facts]
         values = await records.values([(records.versions, key) for key in new], refresh=False)
@@ -286,7 +286,7 @@ async def show_status(request: Request) -> Response:
     """Whether the store answers, if that has changed since the page heard of it."""
     bank, was = state_of(request).bank, fields_of(request).get("was", "here")
     try:
-        await bank.records.values([(bank.records.forgotten, "sources")], refresh=False)
+        await bank.values([(bank.forgotten, "sources")], refresh=False)
         now = "here"
     except StoreError:
         now = "away"

@@ -1,20 +1,13 @@
-from __future__ import annotations
-
 import os
 import socket
-import threading
-from contextlib import ExitStack, suppress
 
 import httpx
 import pytest
 import uvicorn
 from inspecting import TOKEN
 from servers.http_process import http_process
-from servers.redis_server import wait_until
 from typer.testing import CliRunner
 
-from memagent_http import server as http_server
-from memagent_inspector import door
 from memagent_inspector.command import app
 
 
@@ -55,60 +48,6 @@ def test_an_address_that_is_taken_is_an_error_of_one_line(tmp_path):
     assert "the inspector is at" not in done.output
     assert done.output.count("\n") == 1
     assert f"127.0.0.1:{port} cannot be listened on (Address already in use)" in done.output
-
-
-@pytest.fixture
-def connect(tmp_path, monkeypatch):
-    """Opens connections to a server as the command runs it, in a thread; the store is closed."""
-    begun = []
-    with monkeypatch.context() as patched:
-        patched.setattr(uvicorn.Server, "run", lambda *given: begun.append(given))
-        run("--store", tmp_path / "m.sqlite", "--port", 0)
-    [(server, sockets)] = begun
-    thread = threading.Thread(target=server.run, args=(sockets,))
-    thread.start()
-    with ExitStack() as connections:
-        wait_until(lambda: server.started, "uvicorn", seconds=240)
-        place = server.servers[0].sockets[0].getsockname()
-        yield lambda: connections.enter_context(socket.create_connection(place, timeout=240))
-    server.should_exit = True
-    thread.join()
-
-
-def wait_until_closed(connection: socket.socket) -> None:
-    with suppress(ConnectionError):  # something was under way to the other side
-        while connection.recv(1 << 16):
-            pass
-
-
-def test_headers_that_never_end_are_given_up_and_a_slow_form_is_not(connect, monkeypatch):
-    monkeypatch.setattr(door, "_SECONDS", 600.0)
-    asked = b"GET /assets/icon.svg HTTP/1.1\r\nhost: localhost\r\n\r\n"
-    head = "POST /branch HTTP/1.1\r\nhost: localhost\r\norigin: http://localhost\r\n"
-    form = "content-type: application/x-www-form-urlencoded\r\ncontent-length: 2\r\n\r\nx"
-    slow, again = connect(), connect()
-    slow.sendall(f"{head}{form}".encode())
-    again.sendall(asked)
-    assert again.recv(1 << 16).startswith(b"HTTP/1.1 200")
-    monkeypatch.setattr(http_server, "HEADER_SECONDS", 1.0)
-    silent, stopped, dripping = connect(), connect(), connect()
-    stopped.sendall(asked[:20])
-    again.sendall(asked[:20])
-
-    dripping.settimeout(0.1)
-    with suppress(ConnectionError):
-        for byte in asked[:-2] + b"x: " + b"y" * 10_000:
-            dripping.sendall(bytes([byte]))
-            with suppress(TimeoutError):
-                wait_until_closed(dripping)
-                break
-        else:
-            pytest.fail("It was waited for.")
-
-    for connection in (silent, stopped, again):
-        wait_until_closed(connection)
-    slow.sendall(b"=")
-    assert slow.recv(1 << 16).startswith(b"HTTP/1.1 400")
 
 
 def leave_in_the_middle_of_a_form(port: int, path: str) -> None:

@@ -1,7 +1,5 @@
 """The page of a memory's facts: what is near a name, when it holds, what is disputed."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

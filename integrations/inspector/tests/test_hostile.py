@@ -1,7 +1,5 @@
 """Whatever a store holds, a page shows it as text."""
 
-from __future__ import annotations
-
 import re
 from html.parser import HTMLParser
 

@@ -1,7 +1,5 @@
 """Users whom a chatbot remembers: found, looked at, exported, and forgotten after a look."""
 
-from __future__ import annotations
-
 import json
 import re
 

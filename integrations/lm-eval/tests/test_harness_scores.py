@@ -1,12 +1,8 @@
-"""Our scores against the harness's own metric functions."""
-
-from __future__ import annotations
+"""Our scores against the harness's own metric functions, which take seconds to import."""
 
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from lm_eval.tasks.mlqa.utils import process_results_en
-from lm_eval.tasks.ruler.common_utils import process_results, process_results_part
 
 from memagent_graph.evaluation.scores import exact_match, normalize, substring_match
 
@@ -22,6 +18,8 @@ wanted = texts.filter(lambda text: text and text == text.strip())
 @pytest.mark.slow
 @given(texts, st.lists(wanted, min_size=1, max_size=4))
 def test_the_share_of_all_wanted_strings_is_what_ruler_tasks_of_the_harness_score(answer, wanted):
+    from lm_eval.tasks.ruler.common_utils import process_results
+
     scored = process_results({"max_length": LENGTH, "outputs": wanted}, [answer])
 
     assert substring_match(answer, wanted, "all") == scored[str(LENGTH)]
@@ -30,6 +28,8 @@ def test_the_share_of_all_wanted_strings_is_what_ruler_tasks_of_the_harness_scor
 @pytest.mark.slow
 @given(texts, wanted)
 def test_one_wanted_string_scores_as_in_the_harness_tasks_that_ask_for_any(answer, one):
+    from lm_eval.tasks.ruler.common_utils import process_results_part
+
     # Of several the harness scores the share even here; RULER's own script, and ours, whether
     # there is one.
     scored = process_results_part({"max_length": LENGTH, "outputs": [one]}, [answer])
@@ -40,6 +40,8 @@ def test_one_wanted_string_scores_as_in_the_harness_tasks_that_ask_for_any(answe
 @pytest.mark.slow
 @given(texts, st.lists(texts, min_size=1, max_size=4))
 def test_an_exact_match_is_that_of_the_harness_for_squad_like_tasks(answer, wanted):
+    from lm_eval.tasks.mlqa.utils import process_results_en
+
     assume(normalize(answer))  # that two empty texts agree is a rule of SQuAD 2.0 only
 
     scored = process_results_en({"answers": wanted}, [answer])

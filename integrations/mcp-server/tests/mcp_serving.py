@@ -1,7 +1,5 @@
 """`memagent mcp` as a user starts it, with the official client connected to it."""
 
-from __future__ import annotations
-
 import os
 import socket
 import sys
@@ -15,12 +13,12 @@ from mcp import Client, StdioServerParameters, stdio_client
 from mcp.client.streamable_http import streamable_http_client
 from servers.http_process import http_process
 from servers.redis_server import wait_until
-from servers.warm_python import SERVERS, warm_python
+from servers.warm_python import COMMAND_LINE, warm_python
 
 from memagent_http.server import listen
 from memagent_mcp_server.http import HTTPServer, create_app
 
-PYTHON = warm_python(*SERVERS)
+PYTHON = warm_python(*COMMAND_LINE)
 COMMAND = [sys.executable, "-m", "memagent_graph", "mcp"]
 PING = {"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {}}
 INITIALIZE = {
@@ -80,12 +78,12 @@ class _Relay:
     The process ends when the client leaves, and the client sees its end, as if it had started it.
     """
 
-    def __init__(self, log, command, output, env):
+    def __init__(self, log, command, output):
         self._places = [log.with_suffix(name) for name in (".in", ".out")]
         for place in self._places:
             place.unlink(missing_ok=True)
             os.mkfifo(place)
-        self._start = partial(PYTHON.start, command, stderr=output, env=env)
+        self._start = partial(PYTHON.start, command, stderr=output, env=environment())
 
     @asynccontextmanager
     async def connect(self):
@@ -103,28 +101,17 @@ class _Relay:
 
 
 @asynccontextmanager
-async def served(transport, log, *options, token=None, headers=None, command=COMMAND, **env):
+async def served(transport, log, *options, headers=None, command=COMMAND):
     """What the official client connects to, and the id of the process that answers."""
     if transport == "http":
-        headers = {**(headers or {}), **({"authorization": f"Bearer {token}"} if token else {})}
-        with http_server(log, *options, command=command, **env) as (url, process):
+        with http_server(log, *options, command=command) as (url, process):
             async with httpx2.AsyncClient(headers=headers, timeout=240) as http:
                 yield streamable_http_client(url, http_client=http), lambda: process.pid
         return
-    if command is COMMAND:
-        with log.open("a") as output:
-            relay = _Relay(log, [*command, *map(str, options)], output, environment(**env))
-            yield relay.connect(), lambda: relay.process.pid
-        assert relay.process.wait(120) is not None
-        return
-    told = log.with_suffix(".pid")
-    parameters = StdioServerParameters(
-        command="sh",
-        args=["-c", 'echo $$ > "$0"; exec "$@"', str(told), *command, *map(str, options)],
-        env=environment(**env),
-    )
     with log.open("a") as output:
-        yield stdio_client(parameters, output), lambda: int(told.read_text())
+        relay = _Relay(log, [*command, *map(str, options)], output)
+        yield relay.connect(), lambda: relay.process.pid
+    assert relay.process.wait(120) is not None
 
 
 def note(found):
@@ -137,9 +124,7 @@ def note(found):
 
 
 @asynccontextmanager
-async def connected(
-    transport, mode, log, *options, token=None, headers=None, list_roots_callback=None, **env
-):
+async def connected(transport, mode, log, *options, headers=None, list_roots_callback=None):
     """A client; what the SDK's types did not accept of the server's messages is an error."""
     rejected = []
 
@@ -147,7 +132,7 @@ async def connected(
         if isinstance(message, Exception):
             rejected.append(message)
 
-    async with served(transport, log, *options, token=token, headers=headers, **env) as (found, _):
+    async with served(transport, log, *options, headers=headers) as (found, _):
         client = Client(
             found, mode=mode, message_handler=look, list_roots_callback=list_roots_callback
         )

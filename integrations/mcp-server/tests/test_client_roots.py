@@ -1,7 +1,5 @@
 """What a client's user has opened there bounds what is read here."""
 
-from __future__ import annotations
-
 import pytest
 from mcp.types import ErrorData, ListRootsResult, Root
 from mcp_serving import connected

@@ -1,18 +1,8 @@
-from __future__ import annotations
-
 import json
 
 import httpx
 import pytest
-from mcp_serving import (
-    ACCEPT,
-    COMMAND,
-    INITIALIZE,
-    PING,
-    PYTHON,
-    environment,
-    http_server,
-)
+from mcp_serving import ACCEPT, COMMAND, INITIALIZE, PING, PYTHON, environment, http_server
 
 pytestmark = pytest.mark.slow
 

@@ -1,6 +1,4 @@
-"""Clients that do not come to an end: with headers, with a body, with a session."""
-
-from __future__ import annotations
+"""Clients that do not come to an end: with a body, with a session."""
 
 import select
 from http.client import HTTPResponse, RemoteDisconnected
@@ -12,7 +10,6 @@ from mcp_serving import ACCEPT, INITIALIZE, Running
 from servers.redis_server import wait_until
 
 from memagent_http import access
-from memagent_http import server as http_server
 from memagent_mcp_server import Roots, create_server, http
 
 HEAD = (
@@ -56,28 +53,6 @@ def test_tokens_cannot_be_guessed_at_will(server, monkeypatch):
 
     assert guesses == [401] * 20 + [429]
     assert right == 429  # else guessing would go on
-
-
-@pytest.mark.slow
-def test_headers_that_never_end_are_given_up_and_a_waiting_client_is_not(server, monkeypatch):
-    monkeypatch.setattr(http_server, "HEADER_SECONDS", 3.0)
-
-    with Running(server) as served:
-        silent, slow, second = (served.connect() for _ in range(3))
-        slow.sendall(HEAD[:40])
-        second.sendall(HEAD + b"content-length: 2\r\n\r\n{}")
-        assert answer(second) == 400
-        second.sendall(HEAD[:40])
-        with served.connect() as body:  # headers in time, and a body that takes longer
-            body.sendall(HEAD + b"content-length: 2\r\n\r\n{")
-            ends = [answer(connection) for connection in (silent, slow, second)]
-            body.sendall(b"}")
-            last = answer(body)
-        for connection in (silent, slow, second):
-            connection.close()
-
-    assert ends == [None] * 3
-    assert last == 400
 
 
 def test_slow_bodies_are_given_up(server, monkeypatch):

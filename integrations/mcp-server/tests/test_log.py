@@ -1,7 +1,5 @@
 """What the server writes on standard error commands no terminal and forges no line."""
 
-from __future__ import annotations
-
 import logging
 from contextlib import suppress
 

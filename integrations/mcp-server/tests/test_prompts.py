@@ -1,12 +1,10 @@
 """The prompts that a client offers its user."""
 
-from __future__ import annotations
-
 import re
 
 import pytest
 from langgraph.store.memory import InMemoryStore
-from mcp import Client, MCPError
+from mcp import Client
 
 from memagent_mcp_server import Roots, create_server
 
@@ -57,11 +55,3 @@ async def test_a_prompt_has_what_the_user_filled_in_and_names_only_tools_that_th
         named = set(re.findall(r"`(\w+)`", message.content.text))
         assert named
         assert named <= tools
-
-
-async def test_a_prompt_that_lacks_an_argument_or_is_unknown_is_refused(client):
-    async with client:
-        with pytest.raises(MCPError):
-            await client.get_prompt("ask_document", {"question": "Who?"})
-        with pytest.raises(MCPError):
-            await client.get_prompt("none")

@@ -1,7 +1,5 @@
 """SIGTERM with a reading under way: it ends, what was read is kept, the next process goes on."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
@@ -60,7 +58,7 @@ async def test_sigterm_ends_a_reading_which_the_next_process_goes_on_with(
     assert "had not ended" not in log.read_text()
 
 
-async def test_sigterm_ends_a_process_one_of_whose_threads_hangs(transport, options, tmp_path):
+async def test_sigterm_ends_a_process_one_of_whose_threads_hangs(options, tmp_path):
     hang = (
         "import pathlib, sys, time; from memagent_graph.cli import main; "
         "from memagent_mcp_server import Roots; "
@@ -70,7 +68,7 @@ async def test_sigterm_ends_a_process_one_of_whose_threads_hangs(transport, opti
     command = [sys.executable, "-c", hang, "mcp"]
 
     async with (
-        served(transport, tmp_path / "log", *options, command=command) as (found, process),
+        served("http", tmp_path / "log", *options, command=command) as (found, process),
         anyio.create_task_group() as group,
         Client(found) as client,
     ):

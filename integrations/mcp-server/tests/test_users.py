@@ -1,7 +1,5 @@
 """Over MCP, people are remembered, and operators find, edit, export and forget their memories."""
 
-from __future__ import annotations
-
 import pytest
 from langgraph.store.memory import InMemoryStore
 from mcp.client import Client

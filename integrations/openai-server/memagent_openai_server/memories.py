@@ -95,7 +95,7 @@ class Memories:
             for reference in references:
                 known = [] if is_new else await self.prefixes(reference)
                 known = [*(one for one in known if one != prefix), prefix][-_MOST_PREFIXES:]
-                put = self.bank.records.put(self._read, _key(reference), {"prefixes": known})
+                put = self.bank.put(self._read, _key(reference), {"prefixes": known})
                 await self.bank.items([put])
         except StoreError as error:  # the answer is worth more than its follow-up
             kind = type(error).__name__

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from openai import AsyncOpenAI, OpenAI
+from openai import OpenAI
 from servers.openai_server import OpenAIServer
 
 from memagent_graph import ReadingConfig
@@ -45,11 +45,6 @@ class Running:
         self.url = f"http://127.0.0.1:{self.port}"
         self._clients: list[OpenAI] = []
 
-    @property
-    def loop_thread(self) -> int:
-        """The thread of the event loop."""
-        return self._thread.ident
-
     def client(self, key="not-needed", **options) -> OpenAI:
         options = {"max_retries": 0, **options}
         client = OpenAI(base_url=f"{self.url}/v1", api_key=key, **options)
@@ -60,9 +55,6 @@ class Running:
         """The chat completion of the official SDK, or its stream."""
         fields = {"model": "small", "messages": messages, **fields}
         return self.client().chat.completions.create(**fields)
-
-    def async_client(self, key="not-needed", **options) -> AsyncOpenAI:
-        return AsyncOpenAI(base_url=f"{self.url}/v1", api_key=key, max_retries=0, **options)
 
     def post(self, path="/v1/chat/completions", **options) -> httpx.Response:
         return httpx.post(f"{self.url}{path}", timeout=240, **options)

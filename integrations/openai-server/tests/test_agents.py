@@ -1,7 +1,5 @@
 """LangChain's `ChatOpenAI`, pointed at a running server, in `create_agent` with tools."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

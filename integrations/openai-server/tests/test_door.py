@@ -1,7 +1,5 @@
 """Who is let in, what of whom they see, and what is written down."""
 
-from __future__ import annotations
-
 import json
 import logging
 

@@ -1,11 +1,12 @@
-"""Files in a conversation are documents: their text is read, or reaches the model."""
+"""Files and pictures in a conversation are documents: their text is read, or reaches the model."""
 
-from __future__ import annotations
-
+import json
 from base64 import b64encode
+from io import BytesIO
 
 import pytest
 from documents import write_pages
+from PIL import Image
 
 CHAT, RESPONSES = "/v1/chat/completions", "/v1/responses"
 NEEDLE = "The vault opens at 6:40."
@@ -98,3 +99,47 @@ def test_a_request_that_fits_reaches_the_model_with_the_text_in_place_of_the_fil
         text(f"===== vault.txt =====\n\n{NEEDLE}"),
     ]
     assert sent["top_k"] == 3
+
+
+def to_url(picture: Image.Image) -> str:
+    kept = BytesIO()
+    picture.save(kept, "PNG")
+    return f"data:image/png;base64,{b64encode(kept.getvalue()).decode()}"
+
+
+def image(url: str) -> dict:
+    return {"type": "image_url", "image_url": {"url": url}}
+
+
+def test_a_picture_that_is_linked_or_broken_is_named_and_the_rest_is_read(shared, question):
+    broken = "data:image/png;base64,iVBORw0KGgo="
+    parts = [image("http://127.0.0.1:9/a.png"), image(broken), text("The vault opens at 6:40.")]
+
+    reply = ask(shared, *parts, text(question))
+
+    linked, unread = (one for one in reply["memagent"]["warnings"] if "was not read" in one)
+    assert linked.startswith("picture 1 was not read, since it is only linked")
+    assert unread.startswith("picture 2 was not read: ")
+    assert reply["choices"][0]["message"]["content"].startswith("The vault opens at 6:40")
+
+
+def test_marks_of_a_file_are_not_those_of_the_conversation(behind, upstream, question):
+    red, blue = (to_url(Image.new("RGB", (64, 64), colour)) for colour in ("red", "blue"))
+    door = {"type": "file", "file": {"filename": "door.png", "file_data": red.partition(",")[2]}}
+    long = text("Item 7 stands on shelf 3. " * 900)
+
+    ask(behind, door, image(blue), long, text(question), model="small")
+
+    prompts = json.dumps(upstream.requests)
+    assert prompts.count("[picture 1]") == 1
+    assert "[picture]" in prompts
+
+
+def test_a_request_that_fits_reaches_the_model_with_a_picture_of_any_size(behind, upstream):
+    url = to_url(Image.effect_noise((300, 300), 90))
+    parts = [image(url), text("What is this?")]
+    assert len(url) > 80_000
+
+    ask(behind, *parts, model="small")
+
+    assert upstream.requests[-1]["messages"][0]["content"] == parts

@@ -1,7 +1,5 @@
 """Whatever the schemas of the bodies allow, and what they do not, is never a 500."""
 
-from __future__ import annotations
-
 import httpx
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -13,11 +11,7 @@ from memagent_openai_server.responses import ResponseRequest
 
 CHAT, RESPONSES = "/v1/chat/completions", "/v1/responses"
 FIELDS = {CHAT: ChatRequest.model_fields, RESPONSES: ResponseRequest.model_fields}
-MANY = settings(
-    max_examples=100,
-    deadline=None,
-    suppress_health_check=list(HealthCheck),
-)
+MANY = settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=30)
 JSON = st.recursive(
     st.none()
@@ -76,10 +70,7 @@ def check(found: httpx.Response) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("path", "bodies"),
-    [
-        *((path, nearly) for path in FIELDS),
-        *((path, lambda _: JSON) for path in POSTS),
-    ],
+    [*((path, nearly) for path in FIELDS), *((path, lambda _: JSON) for path in POSTS)],
     ids=lambda given: given if isinstance(given, str) else given.__name__.strip("<>"),
 )
 def test_no_body_that_is_nearly_valid_or_any_json_is_a_500(client, path, bodies):

@@ -1,7 +1,5 @@
 """Models without a server of their own: in this process, or of any provider."""
 
-from __future__ import annotations
-
 import json
 
 import httpx

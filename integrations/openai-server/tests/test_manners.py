@@ -1,7 +1,5 @@
 """What every HTTP client may expect of any server: ids, HEAD, slashes, and patience with keys."""
 
-from __future__ import annotations
-
 import httpx
 import pytest
 

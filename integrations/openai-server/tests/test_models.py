@@ -1,7 +1,5 @@
 """Several models behind one server."""
 
-from __future__ import annotations
-
 from concurrent.futures import ThreadPoolExecutor
 
 import httpx

@@ -1,7 +1,5 @@
 """Paths that are passed on to the model's server, and those for probes."""
 
-from __future__ import annotations
-
 from importlib.metadata import version
 
 import httpx

@@ -1,7 +1,5 @@
 """`memagent serve`, as a person starts it."""
 
-from __future__ import annotations
-
 import json
 import re
 import signal
@@ -16,14 +14,13 @@ import httpx
 import pytest
 from openai import APIError, OpenAI
 from servers.http_process import http_process
-from servers.redis_server import RedisServer
-from servers.warm_python import SERVERS, warm_python
+from servers.warm_python import COMMAND_LINE, warm_python
 
 HERE = Path(__file__).parent
 INTEGRATION = HERE.parent
 ROOT = INTEGRATION.parents[1]
 KEY = "the-key-of-ann-0123456789"
-PYTHON = warm_python(*SERVERS)
+PYTHON = warm_python(*COMMAND_LINE)
 
 pytestmark = pytest.mark.slow
 
@@ -62,13 +59,6 @@ def test_an_sdk_with_a_key_talks_to_it_and_the_log_has_no_key(tmp_path, environm
     assert records[0]["event"] == "starting"
     assert any(record.get("tenant") == "ann" for record in records)
     assert KEY not in "\n".join(lines)
-
-
-@pytest.fixture
-def redis(tmp_path):
-    server = RedisServer(tmp_path)
-    yield server
-    server.kill()
 
 
 def test_the_chats_of_the_readme_are_remembered_over_a_restart(redis, tmp_path, environment):

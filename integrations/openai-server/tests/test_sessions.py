@@ -1,12 +1,13 @@
 """Requests that continue an earlier answer, and what of a conversation is read."""
 
-from __future__ import annotations
-
+import httpx
 import openai
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from langgraph.store.memory import InMemoryStore
 
+from memagent_graph import MemoryBank
 from memagent_graph.text.tokens import EstimatingTokenizer
 from memagent_http.refusals import Refusal
 from memagent_openai_server.conversation import split, split_messages
@@ -51,22 +52,6 @@ def test_a_follow_up_that_sends_only_the_new_turn_is_answered_from_the_memory(
     assert len(upstream.requests) - before == 1
     assert second.choices[0].message.content == needle
     assert second.memagent["memory"] == first.memagent["memory"]
-
-
-def test_a_memory_can_be_gone_on_from_more_than_once(behind, upstream, asked, text):
-    first = behind.ask(asked())
-    go_on = {"memagent": {"memory": first.memagent["memory"]}}
-
-    answers = [
-        behind.ask(
-            [{"role": "user", "content": f"{text(400, needle=news)}\n\nWhat is new?"}],
-            extra_body=go_on,
-        )
-        for news in ("It rained.", "It snowed.")
-    ]
-
-    assert len({answer.memagent["memory"] for answer in answers}) == 2
-    assert "It rained." not in str(upstream.requests[-1])
 
 
 def test_a_session_of_any_length_goes_on_with_its_header(behind, upstream, asked):
@@ -207,3 +192,66 @@ def test_all_that_was_said_is_read_once_whenever_the_turns_are_read(turns):
     squeezed = "".join("\n\n".join(seen).split())
     expected = "".join(f"user: {question} assistant: {answer}" for question, answer in turns)
     assert squeezed == "".join(expected.split())
+
+
+MONDAY = {"x-memagent-session": "monday"}
+ASKED = "What does the vault hold?"
+TOLD = {"role": "user", "content": f"The vault holds a wren.\n\n{ASKED}"}
+
+
+@pytest.fixture
+def store():
+    return InMemoryStore()
+
+
+@pytest.fixture
+def ask(serve, store):
+    client = serve(store=store).client(default_headers=MONDAY).chat.completions
+
+    def ask(*messages: dict) -> str:
+        said = client.create(model="extractive", messages=messages)
+        return said.choices[0].message.content
+
+    return ask
+
+
+def test_a_session_goes_on_from_an_edit_and_from_nothing_once_it_is_forgotten(store, ask):
+    question, bank = {"role": "user", "content": ASKED}, MemoryBank(store)
+    ask(TOLD)
+
+    bank.edit("session monday", "The vault holds a robin.")
+    assert "robin" in ask(question)
+    bank.forget("session monday")
+
+    assert "robin" not in (said := ask(question))
+    assert "wren" not in said
+    assert not [item for item in store.search((), limit=1000) if "wren" in str(item)]
+
+
+def test_what_a_forgotten_session_had_read_is_read_again_by_its_successor(store, ask):
+    ask(TOLD)
+    MemoryBank(store).forget("session monday")
+    ask({"role": "user", "content": f"It rained.\n\n{ASKED}"})
+
+    ask(TOLD, {"role": "user", "content": ASKED})
+
+    assert [item for item in store.search((), limit=1000) if "wren" in str(item)]
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "Hello."}]}),
+        ("/v1/responses", {"input": "Hello."}),
+    ],
+)
+def test_a_users_name_is_of_bounded_length(shared, path, body):
+    def ask(user):
+        given = {"model": "extractive", **body, "user": user}
+        return httpx.post(shared.url + path, timeout=240, json=given)
+
+    assert ask("x" * 512).status_code == 200
+    refused = ask("x" * 513)
+
+    assert refused.status_code == 400
+    assert refused.json()["error"]["param"] == "user"

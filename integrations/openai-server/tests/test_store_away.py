@@ -1,7 +1,5 @@
 """A store that hangs: what needs no memory does not wait for it, and the rest is told at once."""
 
-from __future__ import annotations
-
 import httpx
 import pytest
 from servers.redis_server import RedisServer, wait_until

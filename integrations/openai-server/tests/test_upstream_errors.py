@@ -1,7 +1,5 @@
 """Errors of the model's server: reworded for clients, and quoted in the log for the operator."""
 
-from __future__ import annotations
-
 import json
 import logging
 

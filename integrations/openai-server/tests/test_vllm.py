@@ -1,17 +1,13 @@
 """The server in front of a real vLLM, as `make test-vllm` installs it."""
 
-from __future__ import annotations
-
 import re
 from http import HTTPStatus
 from importlib.util import find_spec
 
 import httpx
 import pytest
-from openai import NotFoundError
 
 from memagent_graph import ReadingConfig
-from memagent_openai_server import Served
 
 pytestmark = [
     pytest.mark.vllm,
@@ -127,24 +123,3 @@ def test_a_long_request_is_read_and_a_follow_up_reads_nothing_again(front, vllm,
     assert first.memagent["coverage"] == 1.0
     assert middle - start == first.usage.prompt_tokens > 3 * CONTEXT
     assert prompt_tokens(vllm) - middle < CONTEXT
-
-
-def test_vllm_s_own_paths_are_passed_on_under_another_name_of_its_model(serve, vllm, tiny):
-    models = {"alias": Served(f"openai:{vllm.name}", vllm.base_url)}
-    front = serve(models, config=CONFIG, tokenizer=str(tiny))
-    client, prompt = front.client(), "What is a list?"
-    direct = {"model": vllm.name, "prompt": prompt}
-    asked = {"model": "alias", "prompt": prompt, "max_tokens": 5, "temperature": 0}
-
-    completion = client.completions.create(**asked)
-    parts = list(client.completions.create(**asked, stream=True))
-    tokens = front.post("/tokenize", json={"model": "alias", "prompt": prompt}).json()
-    text = front.post("/detokenize", json={"model": "alias", "tokens": tokens["tokens"]}).json()
-
-    root = vllm.base_url.removesuffix("/v1")
-    assert tokens == httpx.post(f"{root}/tokenize", json=direct).json()
-    assert prompt in text["prompt"]
-    assert completion.usage.completion_tokens == 5
-    assert "".join(part.choices[0].text for part in parts) == completion.choices[0].text
-    with pytest.raises(NotFoundError, match="'alias' has no /v1/embeddings"):
-        client.embeddings.create(model="alias", input=prompt)

@@ -1,7 +1,5 @@
 """What test_cluster runs: local clusters that lose a node, or a worker, half-way."""
 
-from __future__ import annotations
-
 import doctest
 import io
 import json
@@ -29,7 +27,7 @@ from memagent_ray import read_dataset, reading
 
 CONFIG = ReadingConfig(chunk_tokens=200, memory_tokens=100)
 PLACE = ("ann", "memagent")
-FILLER = "It rained over the harbour again, and nobody minded. " * 60
+FILLER = "It rained over the harbour again, and nobody minded. " * 30
 
 
 def task(number):
@@ -50,9 +48,9 @@ def lost_node(url, folder):
     cluster = Cluster(initialize_head=True, head_node_args=head)
     second = cluster.add_node(num_cpus=1, resources={"second": 1})
     ray.init(address=cluster.address, logging_level="ERROR")
-    dataset = ray.data.from_items([task(number) for number in range(200)])
+    dataset = ray.data.from_items([task(number) for number in range(120)])
     options = {"store": url, "namespace": PLACE, "config": CONFIG}
-    read = read_dataset(dataset.repartition(20), actors=2, batch_size=10, **options)
+    read = read_dataset(dataset.repartition(12), actors=2, batch_size=10, **options)
     log = folder / "log"
 
     def slowly(row):
@@ -63,7 +61,7 @@ def lost_node(url, folder):
         return row
 
     def lose():
-        while not log.exists() or len(log.read_text().splitlines()) < 40:
+        while not log.exists() or len(log.read_text().splitlines()) < 24:
             time.sleep(0.05)
         cluster.remove_node(second, allow_graceful=False)
 
@@ -71,18 +69,18 @@ def lost_node(url, folder):
     losing.start()
     rows = read.map(slowly).take_all()
     losing.join()
-    assert Counter(row["number"] for row in rows) == Counter(range(200))
+    assert Counter(row["number"] for row in rows) == Counter(range(120))
     for row in rows:
         assert row["error"] is None, row
         assert f"opens at {row['number']}:40" in row["answer"], row
     # Again, on what is left of the cluster: all is found in the store, only answers are made.
-    again = read_dataset(dataset.repartition(4), batch_size=50, **options).take_all()
+    again = read_dataset(dataset.repartition(4), batch_size=30, **options).take_all()
     assert {row["calls"] for row in again} == {1}, Counter(row["calls"] for row in again)
     with RedisStore.from_url(url) as store:
         assert {space[:2] for space in store.list_namespaces(limit=100)} == {PLACE}
     ray.shutdown()
     cluster.shutdown()
-    print("200 tasks, each once")
+    print("120 tasks, each once")
 
 
 CHUNKS = 6
@@ -132,7 +130,7 @@ def lost_worker(url, _):
         actors=2,
         batch_size=BATCH,
     )
-    killing = threading.Thread(target=kill_one)
+    killing = threading.Thread(target=kill_one, daemon=True)
     killing.start()
     answers = read.take_all()
     killing.join()
@@ -164,20 +162,18 @@ def errors(_, folder):
         {"question": "Who signed the lease?", "document": {"path": str(file)}},
         {"question": "Who signed the lease?", "document": {"path": str(folder / "nothing.txt")}},
         {"question": "", "document": {"path": str(file)}},
+        {"question": "Who signed?", "text": ["It rained.", "Mr. Owl signed the lease."]},
     ]
     read_dataset(ray.data.from_items(rows)).write_parquet(str(folder / "answers"))
-    documents = [str(file), [{"path": str(file)}], ["It rained.", "Mr. Owl signed the lease."]]
-    read = [
-        read_dataset(
-            ray.data.from_items([{"question": "Who signed the lease?", "document": document}])
-        ).take_all()[0]["memory"]
-        for document in documents
-    ]
-    assert "Fox" not in read[0], read  # a `str` is text, also where a file has that name
-    assert "Mr. Fox" in read[1], read
-    assert "Mr. Owl" in read[2], read
+    rows = [{"question": "Who signed the lease?", "document": [{"path": str(file)}]}]
+    rows += [{"question": "Who signed the lease?", "text": str(file)}]
+    files, text = read_dataset(ray.data.from_items(rows)).take_all()
+    assert "Mr. Fox" in files["memory"], files
+    assert "Fox" not in text["memory"], text  # a `str` is text, also where a file has that name
     found = pq.read_table(folder / "answers").to_pylist()
-    by_error = {str(row["error"]).partition(":")[0]: row for row in found}
+    (several,) = [row["memory"] for row in found if row["text"]]
+    assert "Mr. Owl" in several, several
+    by_error = {str(row["error"]).partition(":")[0]: row for row in found if row["document"]}
     assert set(by_error) == {"None", "SourceNotFoundError", "QuestionError"}, by_error
     assert by_error["None"]["answer"] == "The lease was signed by Mr. Fox."
     print("answers and errors")

@@ -1,8 +1,4 @@
-"""Get, search, list, put, delete and conditional writes, and a batch of them.
-
-Where that store raises, because a field is missing, null or of another type than the bound, the
-item just does not match.
-"""
+"""Get, search, list, put, delete and conditional writes, and a batch of them."""
 
 from __future__ import annotations
 
@@ -27,15 +23,13 @@ from langgraph.store.base import (
 )
 
 from memagent_graph.errors import ConfigurationError
-from memagent_graph.memory.redis import scripts
-from memagent_graph.memory.redis.codec import as_stored, bad_record
-from memagent_graph.memory.redis.keys import (
+from memagent_graph.memory.redis import layout
+from memagent_graph.memory.redis.layout import (
+    as_stored,
+    bad_record,
     bounds,
     decode,
-    forget_root,
-    list_roots,
     member_of,
-    register,
     root_of,
 )
 from memagent_graph.memory.redis.pipeline import Wire, run_script
@@ -46,8 +40,7 @@ if TYPE_CHECKING:
     from langgraph.store.base import MatchCondition, Op
 
     from memagent_graph.memory.atomic import Given
-    from memagent_graph.memory.redis.codec import Codec, Stored, Vector
-    from memagent_graph.memory.redis.keys import Names
+    from memagent_graph.memory.redis.layout import Codec, Names, Stored, Vector
     from memagent_graph.memory.redis.pipeline import Steps
 
 _ORDERS: dict[str, Callable[[Any, Any], bool]] = {
@@ -116,7 +109,7 @@ def _fetch(names: Names, ops: Iterable[GetOp]) -> list[Wire]:
             touched = (
                 member if op.refresh_ttl else b"" for op, member in zip(some, members, strict=True)
             )
-            commands.append(run_script(scripts.FETCH, keys, *touched, items=len(some)))
+            commands.append(run_script(layout.FETCH, keys, *touched, items=len(some)))
     return commands
 
 
@@ -216,7 +209,7 @@ def _next_places(
     commands = []
     for root, low in window:
         index = names.index(root)
-        commands.append(run_script(scripts.SWEEP, (index, names.expiry(root))))
+        commands.append(run_script(layout.SWEEP, (index, names.expiry(root))))
         commands.append(Wire(index, ("ZRANGEBYLEX", index, low, high, "LIMIT", 0, size)))
     replies = yield commands
     places: list[Place] = []
@@ -263,7 +256,7 @@ def _forget(names: Names, lost: Sequence[Place]) -> Steps[None]:
     commands = []
     for root, member in lost:
         item = names.item(root, member)
-        commands.append(run_script(scripts.FORGET, (item, names.index(root)), member))
+        commands.append(run_script(layout.FORGET, (item, names.index(root)), member))
         commands.append(Wire(item, ("TYPE", item)))
     replies = yield commands
     for place, kind in zip(lost, replies[1::2], strict=True):
@@ -273,7 +266,7 @@ def _forget(names: Names, lost: Sequence[Place]) -> Steps[None]:
 
 def _touch(names: Names, hits: Iterable[_Hit]) -> Steps[None]:
     commands = [
-        run_script(scripts.TOUCH, (names.expiry(root), names.item(root, member)), member)
+        run_script(layout.TOUCH, (names.expiry(root), names.item(root, member)), member)
         for (root, member), stored in hits
         if stored.expires
     ]
@@ -291,6 +284,40 @@ def _search_item(hit: _Hit, score: float | None = None) -> SearchItem:
         updated_at=hit.stored.updated_at,
         score=score,
     )
+
+
+# KEYS roots, ARGV roots: adds them. A key of another type, left by another program, is replaced.
+_REGISTER = """
+local kind = redis.call('TYPE', KEYS[1]).ok
+if kind ~= 'set' and kind ~= 'none' then redis.call('DEL', KEYS[1]) end
+for _, root in ipairs(ARGV) do redis.call('SADD', KEYS[1], root) end
+"""
+
+
+def register(names: Names, roots: Iterable[bytes]) -> list[Wire]:
+    """Return the commands that add roots to the set; they go out with the writes and follow them.
+
+    They go out with every write: one that is left out because the set has the root already would
+    have to know of servers that lost their data, lost replies, and roots that others removed.
+    """
+    found = sorted(roots)
+    return [run_script(_REGISTER, (names.roots,), *found)] if found else []
+
+
+def list_roots(names: Names) -> Steps[list[bytes]]:
+    """Return all roots, in order."""
+    (members,) = yield [Wire(names.roots, ("SMEMBERS", names.roots))]
+    return sorted(members)
+
+
+def forget_root(names: Names, root: bytes) -> Steps[None]:
+    """Remove a root from the set, unless something has been put under it meanwhile."""
+    # A writer adds the root after the item. So either the item is seen here, or the writer adds
+    # the root later.
+    yield [Wire(names.roots, ("SREM", names.roots, root))]
+    (exists,) = yield [Wire(names.index(root), ("EXISTS", names.index(root)))]
+    if exists:
+        yield register(names, [root])
 
 
 def list_namespaces(names: Names, op: ListNamespacesOp) -> Steps[list[Namespace]]:
@@ -326,17 +353,17 @@ def _namespaces(
     left = roots
     while left:
         sweeps = [
-            run_script(scripts.SWEEP, (names.index(root), names.expiry(root))) for root in left
+            run_script(layout.SWEEP, (names.index(root), names.expiry(root))) for root in left
         ]
         swept = yield sweeps
         left = [
-            root for root, count in zip(left, swept, strict=True) if count == scripts.SWEPT_BY_READS
+            root for root, count in zip(left, swept, strict=True) if count == layout.SWEPT_BY_READS
         ]
     listed: dict[bytes, list[Namespace]] = {root: [] for root in roots}
     lows = dict.fromkeys(roots, low)
     while lows:
         pages = yield [
-            run_script(scripts.NAMESPACES, (names.index(root),), start, high, _NAMESPACES_AT_ONCE)
+            run_script(layout.NAMESPACES, (names.index(root),), start, high, _NAMESPACES_AT_ONCE)
             for root, start in lows.items()
         ]
         more: dict[bytes, bytes] = {}
@@ -374,7 +401,7 @@ def _put(names: Names, codec: Codec, ops: Iterable[PutOp]) -> list[Wire]:
     for root, group in groupby(ops, lambda op: root_of(op.namespace)):
         while some := [*islice(group, _AT_ONCE)]:
             keys, arguments = _write(names, codec, root, some)
-            commands.append(run_script(scripts.PUT, keys, *arguments, items=len(some)))
+            commands.append(run_script(layout.PUT, keys, *arguments, items=len(some)))
     return commands
 
 
@@ -396,7 +423,7 @@ def commit(names: Names, codec: Codec, ops: Sequence[PutOp], given: Given) -> St
     wanted = [_form(codec, value) for value in expected]
     registers = register(names, [root] if any(op.value is not None for op in ops) else [])
     while True:
-        script = run_script(scripts.COMMIT, keys, len(wanted), *wanted, *arguments)
+        script = run_script(layout.COMMIT, keys, len(wanted), *wanted, *arguments)
         reply, *_ = yield [script, *registers]
         if not isinstance(reply, list):
             return bool(reply)
@@ -422,8 +449,8 @@ def _write(
 
 def _form(codec: Codec, value: Mapping[str, object] | EllipsisType | None) -> bytes:
     if value is None:
-        return scripts.ABSENT
-    return scripts.PRESENT if isinstance(value, EllipsisType) else codec.encode(value)
+        return layout.ABSENT
+    return layout.PRESENT if isinstance(value, EllipsisType) else codec.encode(value)
 
 
 def batch(

@@ -9,7 +9,7 @@ import numpy as np
 from langgraph.store.base import PutOp, SearchOp, tokenize_path
 from langgraph.store.base.embed import ensure_embeddings, get_text_at_path
 
-from memagent_graph.memory.redis.codec import EmbeddedValue
+from memagent_graph.memory.redis.layout import EmbeddedValue
 from memagent_graph.text.index import Index
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from langgraph.store.base import IndexConfig, Op
     from numpy.typing import NDArray
 
-    from memagent_graph.memory.redis.codec import Vector
+    from memagent_graph.memory.redis.layout import Vector
 
 _STORED = np.dtype("<f2")
 """Half precision: embeddings are unit vectors, whose order it keeps."""

@@ -1,7 +1,7 @@
-"""Questions that a text asks about itself: a sentence of it with a name, number or date masked.
+"""The tasks by name, and the one that needs no labels: a sentence with a word of it masked.
 
-Nobody has to label anything, as in MemTrain (arXiv 2606.03197), so a team can train and measure a
-reader on its own documents.
+Questions that a text asks about itself, as in MemTrain (arXiv 2606.03197): a team can train and
+measure a reader on its own documents.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from memagent_graph.errors import ConfigurationError
+from memagent_graph.evaluation.questions import QuestionTask, RulerTask
 from memagent_graph.evaluation.samples import Sample, Task, check_length, draw
 from memagent_graph.evidence.statements import Piece, statements_of
 from memagent_graph.text.chunks import Chunk
@@ -215,3 +216,25 @@ def _is_rare(text: str, span: tuple[int, int], number: int, places: dict[str, li
             return False
     common = set(places[terms[0]]).intersection(*(places[term] for term in terms[1:]))
     return len(common) <= _MOST
+
+
+KINDS: dict[str, Callable[[str, Source | None], Task]] = {
+    "qa:FILE": QuestionTask,
+    "masked:FILE": lambda file, _: MaskedTask(file),
+    "ruler:FILE": lambda file, _: RulerTask(file),
+}
+"""What makes a task of each kind, by its name; FILE stands for a path."""
+
+
+def make_task(name: str, essays: Source | None = None) -> Task:
+    """Make a task of its name, one of `KINDS` with a path for FILE; essays fill its documents.
+
+    Raises:
+        ConfigurationError: There is no such task.
+    """
+    kind, _, file = name.partition(":")
+    found = KINDS.get(f"{kind}:FILE")
+    if found is None or not file:
+        message = f"There is no task {name!r}. Choose from: {', '.join(KINDS)}."
+        raise ConfigurationError(message)
+    return found(file, essays)
