@@ -230,7 +230,7 @@ class ConversationMemory(ConversationSettings[Shape]):
         whole = self.form.fields is not None
         memory, chosen = choose_recalled(memory, found, text, tokens, counter, whole=whole)
         if reminders:
-            reminders.add(list_said(messages), memory, chosen, whole=whole)
+            reminders.add(list_said(messages), memory, chosen, tokens, counter, whole=whole)
         return memory, write_passages(chosen)
 
     async def aobserve(

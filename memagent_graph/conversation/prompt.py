@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from memagent_graph.conversation.episodes import KeptMessage
     from memagent_graph.conversation.user_memory import UserMemory
     from memagent_graph.errors import BadRecordError
+    from memagent_graph.text.tokens import Tokenizer
 
     _OfTerm = Callable[[str], NDArray[Any]]
 
@@ -103,10 +104,11 @@ def render_recalled(memory: str, passages: str, said: str = "", *, again: bool =
 
 
 class _Reminder(NamedTuple):
-    """Text before a message that is `about` something, and the pieces that it has."""
+    """Text before a message that is `about` something, its tokens, and the pieces that it has."""
 
     about: str
     text: str
+    tokens: int
     pieces: tuple[Hashable, ...]
 
 
@@ -114,8 +116,9 @@ class Reminders:
     """Texts about a user in a view of a thread, each before one of its messages.
 
     It stays where it is as long as the view begins with the same message, so that each prompt
-    continues the one before it, which caches know. Before the last message stands what is new.
-    `version` is the memory's, as it was shown.
+    continues the one before it, which caches know. Before the last message stands what is new. If
+    all would have more than twice the tokens of a memory, it begins anew there. `version` is the
+    memory's, as it was shown.
     """
 
     def __init__(self) -> None:
@@ -158,7 +161,14 @@ class Reminders:
         self.version = "" if head is None else head.id
 
     def add(
-        self, said: Mapping[str, str], memory: str, found: Iterable[MessagePassage], *, whole: bool
+        self,
+        said: Mapping[str, str],
+        memory: str,
+        found: Sequence[MessagePassage],
+        tokens: int,
+        tokenizer: Tokenizer,
+        *,
+        whole: bool,
     ) -> None:
         """Put what is not shown yet before the last message; a `whole` memory if it changed."""
         key, about = [*said.items()][-1]
@@ -171,7 +181,12 @@ class Reminders:
         quoted = (one.text for one in known if isinstance(one, MessagePassage))
         there = "\n".join([*said.values(), *quoted])
         text = render_recalled(left, write_passages(new), there, again=bool(known))
-        self._shown[key] = _Reminder(about, text, (*notes, *new))
+        size = tokenizer.count(text)
+        if known and size + sum(one.tokens for one in self._shown.values()) > 2 * tokens:
+            self._shown.clear()
+            return self.add(said, memory, found, tokens, tokenizer, whole=whole)
+        self._shown[key] = _Reminder(about, text, size, (*notes, *new))
+        return None
 
 
 async def _follows(personal: UserMemory, head: MemoryVersion | None, version: str) -> bool:

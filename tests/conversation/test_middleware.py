@@ -25,10 +25,11 @@ from langgraph.graph.message import _messages_delta_reducer
 from langgraph.store.memory import InMemoryStore
 from langgraph.types import Command
 
-from memagent_graph import ConversationMemory, MemAgentMiddleware
+from memagent_graph import ConversationMemory, MemAgentMiddleware, ReadingConfig
 from memagent_graph.conversation.built_in import NewestReader
 from memagent_graph.errors import ConfigurationError, MissingDependencyError, ModelError
 from memagent_graph.testing import ScriptedChatModel, call_tool
+from memagent_graph.text.tokens import EstimatingTokenizer
 
 ANN = of("ann", "monday")
 FACTS = (
@@ -251,6 +252,28 @@ def test_what_the_model_was_sent_before_it_is_sent_again_so_that_caches_have_it(
 
     for before, now in pairwise([call.messages for call in model.calls]):
         assert now[: len(before) - 1] == before[:-1]
+
+
+def test_what_is_remembered_takes_at_most_twice_the_tokens_of_a_memory():
+    memory = ConversationMemory(config=ReadingConfig(memory_tokens=200), **NEVER)
+    towns = [f"Town{number}" for number in range(9)]
+    told = [f"In {town} I ate {town} soup, {town} bread and {town} fish. " * 6 for town in towns]
+    memory.save([("human", one) for one in told], user="ann", thread="before")
+    model = ScriptedChatModel(*(f"Reply {town}." for town in towns))
+    graph = create_agent(
+        model, [], middleware=[MemAgentMiddleware(memory)], checkpointer=InMemorySaver()
+    )
+    asked = [f"What did I eat in {town}?" for town in towns]
+    for one in asked:
+        graph.invoke({"messages": [("human", one)]}, ANN)
+
+    for question, call in zip(asked, model.calls, strict=True):
+        shown = "".join(one.text for one in call.messages if isinstance(one, HumanMessage))
+        for one in asked:
+            shown = shown.replace(one, "")
+        assert EstimatingTokenizer().count(shown) <= 400
+        town = question.split()[-1].rstrip("?")
+        assert f"{town} soup" in call.messages[-1].text
 
 
 @pytest.mark.parametrize("user", [0, 42, UUID(int=5)])
