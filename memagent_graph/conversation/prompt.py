@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from memagent_graph.conversation.episodes import KeptMessage
+    from memagent_graph.conversation.form import NotesForm
     from memagent_graph.conversation.user_memory import UserMemory
     from memagent_graph.errors import BadRecordError
     from memagent_graph.text.tokens import Tokenizer
@@ -152,10 +153,10 @@ class Reminders:
         waiting: Sequence[KeptMessage],
     ) -> None:
         """Show nothing any more if something was forgotten or edited elsewhere since then."""
-        pages = [{(one.id, one.text) for one in waiting}, *(page.texts for page in kept.pages)]
         pieces = (piece for one in self._shown.values() for piece in one.pieces)
-        said = {(one.said.id, one.said.text) for one in pieces if isinstance(one, MessagePassage)}
-        stands = all(any(one in page for page in pages) for one in said)
+        said = {piece.said for piece in pieces if isinstance(piece, MessagePassage)}
+        known = Kept([*kept.pages, Page(waiting)])
+        stands = all(map(known.has, said))
         if not (stands and await _follows(personal, head, self.version)):
             self._shown.clear()
         self.version = "" if head is None else head.id
@@ -390,18 +391,15 @@ def find_passages(
     Messages that wait to be folded are in no notes: the newest come before less good passages. One
     that was taken back has no text. `known` are ids and texts of messages to leave out.
     """
-    now = {(one.thread, one.id): one.text for one in waiting}
-    said = (one for page in kept.pages if page.keys & now.keys() for one in page.said)
-    before = {(one.thread, one.id): one.text for one in said if (one.thread, one.id) in now}
     seen = {"", about}
     new = [
         one
         for one in waiting
-        if before.get((one.thread, one.id)) != one.text  # else folded, and about to wait no more
+        if not kept.has(one)  # else it is folded, and about to wait no more
         if one.text not in seen and (one.id, one.text) not in known
         if one.day >= since and allows(one.text)
     ]
-    known |= {(key[1], text) for key, text in before.items() if text != now[key]}
+    known |= {(one.id, one.text) for one in _list_edited(kept, waiting)}
     searched = Kept([*kept.pages, Page(new)]) if new else kept
     found = recall(searched).find(about, since=since, known=known)
     allowed = (passage for passage in found if allows(passage.text))
@@ -414,6 +412,20 @@ def find_passages(
     shown = {number for number, _ in newest} - has
     rest = (passage for passage in allowed if passage.message not in shown)
     return chain(best, rest) if best else ()
+
+
+def _list_edited(kept: Kept, waiting: Sequence[KeptMessage]) -> list[KeptMessage]:
+    """Return kept messages as they were before they were edited or taken back, which waits."""
+    now = {(one.thread, one.id): one.text for one in waiting}
+    said = (one for page in kept.pages if page.keys & now.keys() for one in page.said)
+    return [one for one in said if now.get((one.thread, one.id), one.text) != one.text]
+
+
+def drop_edited(form: NotesForm, memory: str, kept: Kept, waiting: Sequence[KeptMessage]) -> str:
+    """Return a memory without what stands in edited messages alone, whose fold still waits."""
+    was = [one.text for one in _list_edited(kept, waiting)]
+    left = [one.text for one in (*kept.said, *waiting) if one.text not in was] if was else []
+    return form.drop_said(was, left, memory)[0] if was else memory
 
 
 _BEST, _WAITING = 4, 8

@@ -534,6 +534,7 @@ def test_an_edited_message_corrects_notes_and_passages(flushed):
     said = [edited, AIMessage("Noted."), HumanMessage("Thanks.")]
     run(agent, {"messages": said}, MONDAY)
 
+    assert "Hamburg" not in prompted(memory, "Where do I live?")
     memory.flush()
     assert "Hamburg" not in memory.load("ann") + prompted(memory, "Where do I live?")
     assert "I live in Husum." in memory.load("ann")
