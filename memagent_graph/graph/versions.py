@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING
 
 from memagent_graph.errors import MemoryConflictError, MemoryNotFoundError, StoreError
 from memagent_graph.graph.events import edit_event
-from memagent_graph.graph.ids import Lineage, relocate, version_of
+from memagent_graph.graph.lineage import Lineage, begin_anew, move_to, relocate, version_of
 from memagent_graph.graph.reading import FoldUpdate, Layer, apply_update
-from memagent_graph.graph.reuse import Reuse, begin_anew, key_of, move_to
 from memagent_graph.graph.segments import Merged
 from memagent_graph.graph.state import (
     VERSIONS,
@@ -40,6 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
 
     from memagent_graph.evidence.places import Memory
+    from memagent_graph.graph.chunks import Cutter
     from memagent_graph.graph.reading import Advance, FoldStep, Reading, Run
     from memagent_graph.memory.atomic import Value
     from memagent_graph.text.chunks import Chunk
@@ -85,7 +85,6 @@ class Chain:
 
     Attributes:
         lineage: which versions these are.
-        reuse: begins the fold after those that are stored.
         bank: has those that are stored.
         lease: the fold's record among those under way.
         since: when the reading began, ISO 8601, UTC.
@@ -106,16 +105,16 @@ class Chain:
         self.at: MemoryVersion | None = None
         reuses = run.config.get("configurable", {}).get("memagent_reuse", True)
         reuses, above = reading.config.reuse and reuses, None if whole is None else whole.lineage
-        self.lineage: Lineage = Lineage(reading, fold, reuses=reuses, whole=above)
-        shares = reuses and reading.config.lease and can_lease(self.bank)
-        self.lease: Lease = Lease(self.bank, key_of(self.lineage, fold) if shares else None)
-        self._leases: list[Lease] = [self.lease]  # of all folds of the reading
+        self._leases: list[Lease] = []  # of all folds of the reading
         self._writer: VersionWriter = VersionWriter(self.bank)
         self.since: str = datetime.now(UTC).isoformat()
         if whole is not None:
             self._writer, self._leases, self.since = whole._writer, whole._leases, whole.since  # noqa: SLF001
-            self._leases.append(self.lease)
-        self.reuse = Reuse(self.lineage, self.bank, self.lease, self._writer.fence)
+        stored = self.bank, self._writer.fence
+        self.lineage: Lineage = Lineage(reading, fold, *stored, reuses=reuses, whole=above)
+        shares = reuses and reading.config.lease and can_lease(self.bank)
+        self.lease: Lease = Lease(self.bank, self.lineage.key(fold) if shares else None)
+        self._leases.append(self.lease)
         self._missed: str | None = None  # an edit that a lost race took away
         # Whether the store is asked for each chunk: until it does not know one.
         self._replays = self.lineage.reuses and not self.lineage.is_listed
@@ -126,6 +125,12 @@ class Chain:
         self._begun_at, self._took = 0.0, 0.0  # the last chunk, in seconds
         self.ending: asyncio.Future[None] | None = None  # an event loop's references are weak
 
+    async def begin(self, cutter: Cutter, new: Fold, name: str | None) -> Fold:
+        """Return where to begin: at a named memory's head, or nowhere, past all that is stored."""
+        fold = await self.lineage.begin(cutter, new, name)
+        await self.lease.move_to(self.lineage.key(fold))
+        return fold
+
     async def open(self, fold: Fold) -> Memory:
         """Return the memory to read from; set `parent`.
 
@@ -134,7 +139,7 @@ class Chain:
         """
         memory, version = memory_of(fold), fold["progress"]["version"]
         self.parent = version or self.lineage.root
-        begun = [self.at, self.reuse.begun, None if self._whole is None else self._whole.at]
+        begun = [self.at, self.lineage.begun, None if self._whole is None else self._whole.at]
         known = {(one.id, one.text): one for one in begun if one is not None}
         at = (self.parent, memory.text)
         if at in known or at == (self.lineage.root, ""):
@@ -148,7 +153,7 @@ class Chain:
             if made is not None:  # by a run that was killed after its checkpoint
                 self._write(fold, made)
         except StoreError as error:  # not known: take it for the one that was stored
-            self.reuse.missed, self.at = str(error), made
+            self.lineage.missed, self.at = str(error), made
             if made is not None and not made.edited:
                 self._write(fold, made)
             return memory
@@ -226,7 +231,10 @@ class Chain:
         self._begun_at, self.lease.ends = asyncio.get_running_loop().time(), None
         ids = self.lineage.child(self.parent, chunk), self.parent
         left = partial(self._reading.seconds_left, self._run)
-        found = await self.lease.follow(self.describe(fold), ids, left, replays=self._replays)
+        unread = self.parent == self.lineage.root and ids[0] == self.lineage.absent
+        found = await self.lease.follow(
+            self.describe(fold), ids, left, replays=self._replays, unread=unread
+        )
         if found is None:
             self._replays = False
             return None
@@ -310,7 +318,7 @@ class Chain:
         """List what was stored, and let others read on; return warnings of what went wrong."""
         if not (self._writes or self._left):
             await self._let_go()
-            missed = self.reuse.missed
+            missed = self.lineage.missed
             return [] if missed is None else [f"Nothing stored was used: {missed}"]
         message = self._unmoved or (str(self._store_error(self._left)) if self._left else None)
         # Not before: who took the lease would read the last chunk again.
@@ -339,7 +347,7 @@ class Chain:
     async def mark_answered(self, fold: Fold, answer: str) -> None:
         """Keep the answer with its version; the next reading of the same into a name is another."""
         version, usage = str(fold["progress"]["version"]), cost_of(fold["progress"])
-        seen = self._seen if self._writes else self.reuse.record
+        seen = self._seen if self._writes else self.lineage.record
         with suppress(StoreError):
             await keep_answer(self.bank, version, answer, usage, seen)
 
@@ -353,7 +361,7 @@ class Chain:
             if left:  # a head must not lead to what is not stored
                 raise self._store_error(left)
             with suppress(MemoryNotFoundError):  # a document that it is made from was forgotten
-                if await self.reuse.move_head(fold, name, scope["head"]):
+                if await self.lineage.move_head(fold, name, scope["head"]):
                     return {**fold, "scope": {**scope, "head": version}}
             await fence.look()
         except StoreError as error:
@@ -384,7 +392,7 @@ class Chain:
                 f"first without the edit, version {noted}: merge it by hand."
             )
         after = begin_anew(fold, head, self.lineage.root if head is None else head.id)
-        await self.lease.move_to(key_of(self.lineage, after))
+        await self.lease.move_to(self.lineage.key(after))
         return mark_taken(after, noted) if noted else after
 
     def _move(self, version: MemoryVersion, fold: Fold) -> MemoryVersion:

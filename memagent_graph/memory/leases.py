@@ -123,7 +123,6 @@ class Lease:
         due: whether its version may have been edited while nothing was noted: before this call, or
             when it was not listed.
         resumed: whether what is listed may be of the call that this one resumes.
-        absent: id of a version that the store did not have a moment ago; None if it was not asked.
     """
 
     live: ClassVar[WeakValueDictionary[str, Lease]] = WeakValueDictionary()
@@ -137,7 +136,6 @@ class Lease:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.held = self.due = self.resumed = False
-        self.absent: str | None = None
         self.ends: PutOp | None = None
         self.ended: PutOp | None = None
         self._records, self._clock = records, clock
@@ -255,6 +253,7 @@ class Lease:
         left: Callable[[], float | None],
         *,
         replays: bool = False,
+        unread: bool = False,
     ) -> MemoryVersion | None:
         """Return the version that another reading makes of the next chunk; None to make it here.
 
@@ -265,6 +264,7 @@ class Lease:
             ids: those of that version and of the one before.
             left: returns the seconds until the deadline, None without one.
             replays: whether a reading that was broken off may have stored it.
+            unread: whether the store did not have the version a moment ago.
 
         Raises:
             TimeoutError: The deadline came first.
@@ -276,7 +276,6 @@ class Lease:
         if self.held:
             self.alive()
             return await self.find(fold, *ids) if replays else None
-        unread = fold.version is None and ids[0] == self.absent
         looks = 0
         while self._records.guard.circuit == "closed":
             if await self.acquire(fold) and unread:  # nobody reads: no look is needed

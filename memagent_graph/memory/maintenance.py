@@ -142,7 +142,7 @@ async def check_bank(
         records: the bank.
         repair: whether to repair them; the findings then say how, and what is lost.
         spare: versions with which `repair` fills gaps, as `versions_in` of
-            `memagent_graph.graph.ids` finds them in a checkpointer.
+            `memagent_graph.graph.lineage` finds them in a checkpointer.
     """
     found = await take_contents(records)
     versions = _verify(found)
