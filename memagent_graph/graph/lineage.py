@@ -24,7 +24,7 @@ from memagent_graph.graph.state import (
     mark_taken,
     memory_of,
 )
-from memagent_graph.memory.chain import find_prefix, has_answer, newest_edit, read_head
+from memagent_graph.memory.chain import adopt, find_prefix, has_answer, newest_edit, read_head
 from memagent_graph.memory.version import (
     ChunkRead,
     MemoryVersion,
@@ -36,7 +36,6 @@ from memagent_graph.memory.version import (
     merge_id,
     root_id,
 )
-from memagent_graph.memory.writer import adopt
 from memagent_graph.sync import see_checkpoints, wait_for
 from memagent_graph.text.source import JoinedSource, parts_with_offsets
 

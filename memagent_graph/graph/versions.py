@@ -6,7 +6,7 @@ import asyncio
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
-from functools import partial
+from math import inf
 from typing import TYPE_CHECKING
 
 from memagent_graph.errors import MemoryConflictError, MemoryNotFoundError, StoreError
@@ -28,10 +28,10 @@ from memagent_graph.graph.state import (
 )
 from memagent_graph.memory.atomic import MOST_LOST_RACES, pause
 from memagent_graph.memory.bank import MemoryBank
-from memagent_graph.memory.chain import keep_answer
-from memagent_graph.memory.leases import EditedError, Lease, UnderWay, can_lease
+from memagent_graph.memory.chain import adopt, keep_answer
+from memagent_graph.memory.items import UnderWay, can_lease
 from memagent_graph.memory.version import MemoryVersion, edit_version
-from memagent_graph.memory.writer import FORGOTTEN, VersionWriter, adopt
+from memagent_graph.memory.writer import EditedError, Lease, VersionWriter
 from memagent_graph.readers.base import Usage
 from memagent_graph.templates import plural
 
@@ -72,6 +72,10 @@ class Versions(Layer):
         return replace(update, version=kept["progress"]["version"], layers=layers)
 
 
+_FORGOTTEN = (
+    "A document was forgotten while this was read: nothing that this reading made of it is stored. "
+    "Read again to keep memories of what there is now."
+)
 _BEYOND = 0.2
 """Seconds that it has for each operation after the deadline."""
 _SLOW = 0.75
@@ -120,7 +124,7 @@ class Chain:
         self._replays = self.lineage.reuses and not self.lineage.is_listed
         self._writes = False  # whether this call has read anything
         self._seen: Value | None = None  # the record of the end of a reading without a name
-        self._lost = self._left = 0  # races for a head; versions that could not be stored
+        self._lost = self._unstored = 0  # races for a head; versions that could not be stored
         self._unmoved: str | None = None  # why a named memory's head is where it was
         self._begun_at, self._took = 0.0, 0.0  # the last chunk, in seconds
         self.ending: asyncio.Future[None] | None = None  # an event loop's references are weak
@@ -177,8 +181,7 @@ class Chain:
         """
         if not (self._writes or self.lease.due):  # it has read nothing that could be edited
             return fold
-        left = self._reading.seconds_left(self._run)
-        late = left is not None and left <= 0
+        late = self._seconds_left() <= 0
         taken, stopped = fold, fold["progress"]["stopped"]
         if last and not self._writes and version_of(fold) is not None:  # of a run that was killed
             await self.open(fold)
@@ -188,9 +191,9 @@ class Chain:
             if last or (self._writes and not late and self._writer.seconds <= most):
                 await self._writer.settle(None if last else most)
             if last and self._whole is None and self._unmoved is None:
-                self._left = await self._flush()  # others may have stored something else
+                self._unstored = await self._flush()  # others may have stored something else
             # Whom it followed may have left the list.
-            self.lease.due |= last and not (self.lease.held or self.lease.is_gone)
+            self.lease.due |= last and not (self.lease.held or self.lease.gone)
             taken = await self._take(fold)
             while last and not late and taken["progress"]["stopped"] == stopped:
                 if await self.lease.leave(self.describe(taken)):
@@ -209,7 +212,7 @@ class Chain:
             edit, edited = found
         else:
             return fold
-        self.at, lease.ends = edit, None
+        self.at, lease.ends, lease.gone = edit, None, False
         edit = self._move(edit, fold)
         after = move_to(fold, edit, edited)
         after = mark_taken(after, edit.id) if edited != edit.id else after
@@ -228,12 +231,11 @@ class Chain:
             TimeoutError: The deadline came first.
             EditedError: The memory was edited.
         """
-        self._begun_at, self.lease.ends = asyncio.get_running_loop().time(), None
+        self._begun_at = asyncio.get_running_loop().time()
         ids = self.lineage.child(self.parent, chunk), self.parent
-        left = partial(self._reading.seconds_left, self._run)
         unread = self.parent == self.lineage.root and ids[0] == self.lineage.absent
         found = await self.lease.follow(
-            self.describe(fold), ids, left, replays=self._replays, unread=unread
+            self.describe(fold), ids, self._seconds_left, replays=self._replays, unread=unread
         )
         if found is None:
             self._replays = False
@@ -316,16 +318,18 @@ class Chain:
 
     async def close(self, fold: Fold) -> list[str]:
         """List what was stored, and let others read on; return warnings of what went wrong."""
-        if not (self._writes or self._left):
+        if not (self._writes or self._unstored):
             await self._let_go()
             missed = self.lineage.missed
             return [] if missed is None else [f"Nothing stored was used: {missed}"]
-        message = self._unmoved or (str(self._store_error(self._left)) if self._left else None)
+        message = self._unmoved or (
+            str(self._store_error(self._unstored)) if self._unstored else None
+        )
         # Not before: who took the lease would read the last chunk again.
         message, _ = await asyncio.gather(self._list(fold, message), self._let_go())
         if message is not None and self._reading.config.strict:
             raise StoreError(message)
-        forgotten = FORGOTTEN if self._writer.fence.forgotten else None
+        forgotten = _FORGOTTEN if self._writer.fence.forgotten else None
         return [said for said in (message, self._missed, forgotten) if said is not None]
 
     async def _list(self, fold: Fold, message: str | None) -> str | None:
@@ -334,7 +338,7 @@ class Chain:
         is_whole = is_segmented(scope) or fold["progress"]["stopped"] != "deadline"
         try:
             if self.at is not None and is_whole and not scope["memory_name"] and message is None:
-                if self.lease.is_gone:
+                if self.lease.gone:
                     self._seen = self.at.to_record([self.lineage.memory(fold)])
                 else:
                     self._seen = await self.bank.arecord_reading(self.at)
@@ -382,9 +386,8 @@ class Chain:
         await pause(self._lost)
         head = await self.bank.ahead(name)  # None: it was deleted meanwhile, as if never been
         await self.lease.look()
-        pending = self.lease.get_pending(self.describe(fold))
         taken = fold["layers"].get(VERSIONS, {}).get("edit")
-        noted = taken if pending is None else pending.edit
+        noted = self.lease.get_noted(self.describe(fold)) or taken
         history = [] if head is None or not noted else await self.bank.ahistory(head.id)
         if noted and noted not in {one.id for one in history}:
             self._missed = (
@@ -436,8 +439,11 @@ class Chain:
 
     def _patience(self, most: float) -> float:
         """Seconds to wait for the store: `most`, and hardly any beyond the deadline."""
+        return min(most, max(self._seconds_left(), 0.0) + _BEYOND)
+
+    def _seconds_left(self) -> float:
         left = self._reading.seconds_left(self._run)
-        return most if left is None else min(most, max(left, 0.0) + _BEYOND)
+        return inf if left is None else left
 
 
 def chain_of(reading: Reading, run: Run, fold: Fold) -> Chain | None:
