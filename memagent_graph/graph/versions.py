@@ -99,21 +99,22 @@ class Chain:
     def __init__(self, reading: Reading, run: Run, fold: Fold, whole: Chain | None = None) -> None:
         assert run.store is not None  # noqa: S101 - `chains` looked
         self._reading, self._run, self.parent = reading, run, ""
-        self.bank: MemoryBank = MemoryBank(
-            run.store,
-            run.namespace,
-            ttl=reading.config.ttl,
-            patience=lambda: self._patience(self.bank.guard.seconds),
-        )
         self._whole = whole
         self.at: MemoryVersion | None = None
         reuses = run.config.get("configurable", {}).get("memagent_reuse", True)
         reuses, above = reading.config.reuse and reuses, None if whole is None else whole.lineage
-        self._leases: list[Lease] = []  # of all folds of the reading
-        self._writer: VersionWriter = VersionWriter(self.bank)
-        self.since: str = datetime.now(UTC).isoformat()
-        if whole is not None:
-            self._writer, self._leases, self.since = whole._writer, whole._leases, whole.since  # noqa: SLF001
+        if whole is None:
+            self.bank: MemoryBank = MemoryBank(
+                run.store,
+                run.namespace,
+                ttl=reading.config.ttl,
+                patience=lambda: self._patience(self.bank.guard.seconds),
+            )
+            self._writer, self.since = VersionWriter(self.bank), datetime.now(UTC).isoformat()
+            self._leases: list[Lease] = []  # of all folds of the reading
+        else:
+            self.bank, self.since = whole.bank, whole.since
+            self._writer, self._leases = whole._writer, whole._leases  # noqa: SLF001
         stored = self.bank, self._writer.fence
         self.lineage: Lineage = Lineage(reading, fold, *stored, reuses=reuses, whole=above)
         shares = reuses and reading.config.lease and can_lease(self.bank)

@@ -394,6 +394,8 @@ def _choose(
 
 _ANSWER = "answer"
 """Field of a version's record with the answer that was written from it."""
+_TRIES = 3
+"""Times that an answer is stored upon a record which has changed meanwhile."""
 _EDITS_BACK = 3
 """Most edits between a version and the answer to show with it."""
 
@@ -425,23 +427,17 @@ async def keep_answer(
     Nothing is stored if the version is gone, or a newer release wrote it. Its record as it was
     `seen` last saves a round trip if it still is.
     """
-    place = (records.versions, version)
-    if not await _add_answer(records, place, seen, answer, usage):
+    place: Place = (records.versions, version)
+    value: Stored = seen
+    for _ in range(_TRIES):
+        schema = value.get("schema") if isinstance(value, dict) else None
+        if isinstance(value, dict) and isinstance(schema, int) and schema <= SCHEMA:
+            old = _answer(value) or KeptAnswer("", "", 0, Usage())
+            at, cost = datetime.now(UTC).isoformat(), astuple(old.usage + usage)
+            put = records.put(*place, {**value, _ANSWER: [answer, at, old.times + 1, *cost]})
+            if await records.commit([put], {place: value}):
+                return
         (value,) = await records.values([place], refresh=False)
-        await _add_answer(records, place, value, answer, usage)
-
-
-async def _add_answer(
-    records: Records, place: Place, value: Stored, answer: str, usage: Usage
-) -> bool:
-    schema = value.get("schema") if isinstance(value, dict) else None
-    if not isinstance(value, dict) or not isinstance(schema, int) or schema > SCHEMA:
-        return False
-    new = KeptAnswer(answer, datetime.now(UTC).isoformat(), 1, usage)
-    if (old := _answer(value)) is not None:
-        new = new._replace(times=old.times + new.times, usage=old.usage + new.usage)
-    row = [*new[:-1], *astuple(new.usage)]
-    return await records.commit([records.put(*place, {**value, _ANSWER: row})], {place: value})
 
 
 async def answers_of(records: Records, versions: Sequence[MemoryVersion]) -> dict[str, KeptAnswer]:

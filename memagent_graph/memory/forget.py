@@ -22,9 +22,9 @@ from memagent_graph.memory.atomic import MOST_LOST_RACES, pause, race_error
 from memagent_graph.memory.chain import EDITS, NOTHING, find_versions, move_head
 from memagent_graph.memory.items import Records, find_readings, owners_of
 from memagent_graph.memory.maintenance import (
-    VERSIONS_AT_ONCE,
     BankContents,
     above,
+    batches,
     children_first,
     delete_versions,
     take_contents,
@@ -91,8 +91,7 @@ async def release(
     deleted, shared = 0, Counter[str]()
     values = dict(await records.by_id([*ids]))
     others = _find_others(values, owner)
-    for start in range(0, len(others), VERSIONS_AT_ONCE):
-        batch = [*others][start : start + VERSIONS_AT_ONCE]
+    for batch in batches([*others]):
         leave = {key: _without(values[key], owner, others[key]) for key in batch if key not in keep}
         stay = {key: _with(values[key], keep[key]) for key in batch if key in keep}
         puts, seen = records.changes(values, leave | stay)

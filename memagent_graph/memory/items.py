@@ -33,7 +33,7 @@ from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 from uuid import uuid4
-from weakref import WeakSet
+from weakref import WeakValueDictionary
 
 from langgraph.store.base import GetOp, Item, ListNamespacesOp, MatchCondition, PutOp
 from langgraph.store.memory import InMemoryStore
@@ -328,13 +328,6 @@ class UnderWay:
         return self.step + ceil((self.length - self.position) * self.step / self.position)
 
 
-def make_record(value: object) -> UnderWay | None:
-    """Return the fold that a record describes; None if it is none."""
-    with suppress(ValidationError):
-        return _record.validate_python(value)
-    return None
-
-
 _record = TypeAdapter(UnderWay)
 
 
@@ -344,12 +337,13 @@ async def find_readings(
     """Return the folds under way that write to a memory, or to any, and where they are listed."""
     found: dict[Place, UnderWay] = {}
     async for item in records.scan(records.leases):
-        if not isinstance(item, Item) or (fold := make_record(item.value)) is None:
+        if isinstance(item, BadRecordError):
             continue
-        if memory in (None, fold.memory) and (gone or not is_gone(fold.holder)):
-            at = item.updated_at
-            seen = at.replace(tzinfo=UTC) if at.tzinfo is None else at.astimezone(UTC)
-            found[tuple(item.namespace), item.key] = replace(fold, seen=seen.isoformat())
+        with suppress(ValidationError):
+            fold, at = _record.validate_python(item.value), item.updated_at
+            if memory in (None, fold.memory) and (gone or not is_gone(fold.holder)):
+                seen = at.replace(tzinfo=UTC) if at.tzinfo is None else at.astimezone(UTC)
+                found[tuple(item.namespace), item.key] = replace(fold, seen=seen.isoformat())
     return found
 
 
@@ -358,14 +352,14 @@ _here = uuid4().hex
 
 
 class Holder:
-    """Who holds the record of a fold under way: a machine, a process, and a number of its own."""
+    """The reader that holds the record of a fold: machine, process, and a number of its own."""
 
-    live: ClassVar[WeakSet[Holder]] = WeakSet()
+    live: ClassVar[WeakValueDictionary[str, Holder]] = WeakValueDictionary()
     """Those of this process that are in use."""
 
     def __init__(self) -> None:
         self.number = uuid4().hex
-        self.live.add(self)
+        self.live[self.number] = self
 
     def __str__(self) -> str:
         return f"{_machine()}:{os.getpid()}:{self.number}"
@@ -380,7 +374,7 @@ def is_gone(holder: str) -> bool:
     if machine != _machine():
         return False
     if int(pid) == os.getpid():
-        return all(one.number != number for one in [*Holder.live])
+        return number not in Holder.live
     try:
         os.kill(int(pid), 0)
     except OSError as error:  # another user's process is refused, and lives

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from memagent_graph.memory.items import Place, Records
 
 _log = logging.getLogger(__name__)
-VERSIONS_AT_ONCE = 100
+_AT_ONCE = 100
 """Versions changed in one step."""
 
 
@@ -90,16 +90,22 @@ async def delete_versions(
 
     `values` are their records, and `pointers` those of all names, as they were seen.
     """
-    for start in range(0, len(ids), VERSIONS_AT_ONCE):
-        batch = ids[start : start + VERSIONS_AT_ONCE]
+    count = 0
+    for batch in batches(ids):
         puts, given = records.changes(values, dict.fromkeys(batch))
         for owner in {owner for key in batch for owner in owners_of(values[key])}:
             for place in records.places_of(owner):
                 if (pointer := pointers.get(place)) is not None or place not in pointers:
                     given[place] = pointer
         if not await records.commit(puts, given):
-            return start
-    return len(ids)
+            break
+        count += len(batch)
+    return count
+
+
+def batches(ids: Sequence[str]) -> list[Sequence[str]]:
+    """Return ids of versions in groups, each of which is changed in one step."""
+    return [ids[start : start + _AT_ONCE] for start in range(0, len(ids), _AT_ONCE)]
 
 
 async def find_digests(records: Records, name: str) -> list[str]:
