@@ -39,7 +39,7 @@ from memagent_graph.graph.reading import (
 )
 from memagent_graph.graph.state import ReadingState, fold_of, memory_of
 from memagent_graph.graph.versions import abandon_at_error, chain_of, take_edit
-from memagent_graph.memory.leases import EditedError
+from memagent_graph.memory.writer import EditedError
 from memagent_graph.readers.base import Update, Usage
 from memagent_graph.readers.replies import adds_anything, with_lost_statements
 from memagent_graph.seams import RunnableCallable

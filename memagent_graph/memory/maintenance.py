@@ -6,22 +6,24 @@ import json
 import logging
 from collections import defaultdict
 from datetime import UTC, datetime, timedelta
+from graphlib import TopologicalSorter
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from memagent_graph.errors import BadRecordError, MemoryNotFoundError, NewerRecordError, StoreError
 from memagent_graph.memory.atomic import MOST_LOST_RACES, pause
-from memagent_graph.memory.chain import delete_versions, find_versions, read_history
+from memagent_graph.memory.chain import append_version, find_versions, move_head, read_history
 from memagent_graph.memory.items import owners_of
 from memagent_graph.memory.version import MemoryVersion, follows_of, rows_of
-from memagent_graph.memory.writer import append_version, move_head
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterable, Mapping
+    from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 
     from memagent_graph.memory.atomic import Value
     from memagent_graph.memory.items import Place, Records
 
 _log = logging.getLogger(__name__)
+_AT_ONCE = 100
+"""Versions changed in one step."""
 
 
 class BankContents(NamedTuple):
@@ -65,6 +67,54 @@ def above(values: Mapping[str, Value], keys: Iterable[str]) -> list[str]:
         found.update(new)
         left += dict.fromkeys(new)
     return left
+
+
+def children_first(values: Mapping[str, object]) -> list[str]:
+    """Return ids of versions, each before the one that it follows."""
+    before = {
+        key: [other for other in follows_of(value) if other in values and other != key]
+        if isinstance(value, dict)
+        else []
+        for key, value in values.items()
+    }
+    return [*TopologicalSorter(before).static_order()][::-1]
+
+
+async def delete_versions(
+    records: Records,
+    values: Mapping[str, Value],
+    pointers: Mapping[Place, Value | None],
+    ids: Sequence[str],
+) -> int:
+    """Delete versions in this order, until one or its names changed; return their number.
+
+    `values` are their records, and `pointers` those of all names, as they were seen.
+    """
+    count = 0
+    for batch in batches(ids):
+        puts, given = records.changes(values, dict.fromkeys(batch))
+        for owner in {owner for key in batch for owner in owners_of(values[key])}:
+            for place in records.places_of(owner):
+                if (pointer := pointers.get(place)) is not None or place not in pointers:
+                    given[place] = pointer
+        if not await records.commit(puts, given):
+            break
+        count += len(batch)
+    return count
+
+
+def batches(ids: Sequence[str]) -> list[Sequence[str]]:
+    """Return ids of versions in groups, each of which is changed in one step."""
+    return [ids[start : start + _AT_ONCE] for start in range(0, len(ids), _AT_ONCE)]
+
+
+async def find_digests(records: Records, name: str) -> list[str]:
+    """Return the digests of the documents of this name that memories were made from."""
+    found: set[str] = set()
+    async for item in records.scan(records.versions):
+        if not isinstance(item, BadRecordError):
+            found.update(digest for digest, called in rows_of(item.value) if called == name)
+    return sorted(found)
 
 
 async def list_bank(records: Records) -> list[tuple[str, MemoryVersion]]:
@@ -142,7 +192,7 @@ async def check_bank(
         records: the bank.
         repair: whether to repair them; the findings then say how, and what is lost.
         spare: versions with which `repair` fills gaps, as `versions_in` of
-            `memagent_graph.graph.ids` finds them in a checkpointer.
+            `memagent_graph.graph.lineage` finds them in a checkpointer.
     """
     found = await take_contents(records)
     versions = _verify(found)
