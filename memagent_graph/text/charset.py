@@ -49,7 +49,8 @@ def widen(name: str) -> str:
 
     Raises a `LookupError` for an unknown name.
     """
-    codec = codecs.lookup(name.lower().removeprefix("x-")).name
+    plain = name.lower().removeprefix("x-").removesuffix("-i").replace("cp-", "cp")
+    codec = codecs.lookup(plain).name
     return _WIDER.get(codec, codec)
 
 

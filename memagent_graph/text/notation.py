@@ -71,9 +71,10 @@ def _enclose(part: str) -> str:
 
 _SINGLE = re.compile(r"[-\u2212+]?[\w.,]*|\([^()]*\)|[^\w]")
 FORMULAS = {"mfrac", "mmultiscripts", "mroot", "msqrt", "msub", "msubsup", "msup"}
-FORMULAS |= {"munder", "munderover"}
+FORMULAS |= {"mfenced", "mover", "munder", "munderover"}
 """Elements of MathML whose parts stand above each other."""
-_JOINED, _BETWEEN = {"eqArr": "; ", "func": " "}, {"f": "/", "mfrac": "/", "noBar": "\u00a6"}
+_JOINED = {"eqArr": "; ", "func": " ", "oMathPara": "\n"}
+_BETWEEN = {"f": "/", "mfrac": "/", "noBar": "\u00a6"}
 
 
 def write_formula(kind: str, parts: Sequence[str]) -> str:
@@ -88,10 +89,12 @@ def write_formula(kind: str, parts: Sequence[str]) -> str:
     if kind == "m":
         return f"[{'; '.join(parts)}]"
     if kind == "sPre":
-        return f"_{first}^{second} {third}"
+        return f"{f'_{first}' * bool(first)}{f'^{second}' * bool(second)} {third}"
     if kind in _BETWEEN:
         return f"\x12{first}{_BETWEEN[kind]}{second}\x12"
-    lowered, raised = ("", second) if kind in {"limUpp", "msup", "sSup"} else (second, third)
+    lowered, raised = (
+        ("", second) if kind in {"limUpp", "mover", "msup", "sSup"} else (second, third)
+    )
     written = first + f"_{lowered}" * bool(lowered) + f"^{raised}" * bool(raised)
     return f"\x12{written}\x12"
 
@@ -138,6 +141,8 @@ def in_style(count: int, style: str) -> str:
     elif style.startswith(_COUNTING) and 0 < count < _COUNTED_END:
         tens, ones = divmod(count, 10)
         found = _HAN[tens] * (tens > 1) + "十" * (tens > 0) + _HAN[ones] * (ones > 0)
+    elif style[:1] == "0":  # "001, 002, ..."
+        found = found.zfill(len(style.partition(",")[0]))
     elif style in {"decimalZero", "numberInDash", "none"}:
         found = {"decimalZero": f"{count:02}", "numberInDash": f"- {count} -"}.get(style, "")
     return found.upper() if "pper" in style else found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
@@ -28,6 +29,7 @@ class OpenDocument(OfficeDocument):
         self._lists: dict[str, dict[int, notation.ListLevel]] = {}
         self._counted: dict[str, dict[int, int]] = defaultdict(dict)
         self._style, self._depth, self._counts, self._label = "", -1, dict[int, int](), ""
+        self._numbering = dict[str, str]()  # lists of styles of paragraphs; "" for none
 
     def all_blocks(self) -> Iterator[str]:
         """Yield headers, body and footers."""
@@ -52,8 +54,10 @@ class OpenDocument(OfficeDocument):
             level = height if position.strip("0%") else 0
             self._levels[name] = level if position else self._levels.get(base, 0)
             through = get(shown, "text-line-through-style", get(shown, "text-line-through-type"))
-            if through not in {"", "none"}:
+            if through not in {"", "none"} or (not through and base in self._struck):
                 self._struck.add(name)
+            if (of_list := get(style, "list-style-name", self._numbering.get(base, "-"))) != "-":
+                self._numbering[name] = of_list
             is_shown = get(child(style, "table-properties"), "display") != "false"
             seen = get(child(style, "drawing-page-properties"), "visibility")
             if not is_shown or seen == "hidden":
@@ -76,6 +80,7 @@ class OpenDocument(OfficeDocument):
                 is_sheet = local(parent) == "spreadsheet"
                 heading = f"\f## {get(element, 'name')}{self._say_hidden(element)}\n\n"
                 yield Block(heading * is_sheet + self._table(element))
+                yield from () if (on := child(element, "shapes")) is None else self._walk(on)
             elif name == "page":
                 self.page += 1
                 yield Block(f"\f<!-- Slide number: {self.page}{self._say_hidden(element)} -->")
@@ -86,6 +91,8 @@ class OpenDocument(OfficeDocument):
                 yield from map(Block, self._blocks(element))
             elif name == "image":
                 yield self._picture(element)
+            elif name == "control":
+                self.album.objects += 1  # a field of a form
             elif name in {"object", "object-ole"}:
                 yield from self._object(element)
             elif name not in LEFT_OUT:
@@ -98,7 +105,9 @@ class OpenDocument(OfficeDocument):
     def _write(self, text: str, name: str, element: Element) -> str:
         """Return the text of an element in a paragraph as it shows it."""
         if name == "a":
-            return notation.write_link(text, get(element, "href"))
+            address = get(element, "href")
+            is_drawn = not text.strip() and ":" in address
+            return Block(f"<{address}>") if is_drawn else notation.write_link(text, address)
         if name == "ruby-text":
             return notation.write_ruby(text)
         style = get(element, "style-name") if name == "span" else ""
@@ -110,9 +119,13 @@ class OpenDocument(OfficeDocument):
 
     def _paragraph(self, element: Element, name: str) -> Iterator[str]:
         level = min(get_integer(element, "outline-level", 1), DEEPEST) if name == "h" else 0
-        outline = self._lists.get(_OUTLINE, {})
+        is_bare = self._numbering.get(get(element, "style-name")) == ""
+        outline = {} if is_bare else self._lists.get(_OUTLINE, {})
         label, self._label = self._label, ""
         if not label and level - 1 in outline and get(element, "is-list-header") != "true":
+            if get(element, "restart-numbering") == "true":
+                start = get_integer(element, "start-value", outline[level - 1].start)
+                self._counted[_OUTLINE][level - 1] = start - 1
             label = notation.count_item(outline, level - 1, self._counted[_OUTLINE])
         text, boxes = split_blocks(self._walk(element, is_text=True))
         text = notation.write_scripts(text).strip()
@@ -121,7 +134,9 @@ class OpenDocument(OfficeDocument):
 
     def _list(self, element: Element) -> Iterator[str]:
         before = self._style, self._depth, self._counts
-        style = get(element, "style-name") or self._style
+        named = next(element.iter("{*}p", "{*}h"), None)
+        usual = self._style or self._numbering.get(get(named, "style-name"), "")
+        style = get(element, "style-name") or usual
         if self._depth < 0:
             goes_on = style if get(element, "continue-numbering") == "true" else ""
             continued = get(element, "continue-list") or goes_on
@@ -184,6 +199,7 @@ class OpenDocument(OfficeDocument):
         )
 
 
+_PLACE = re.compile("%(\\d{1,2})%")
 _COLLAPSED = {"collapse", "filter"}
 _OUTLINE = "\n"
 """Stands for the numbers of headings in the place of a name, which has no line end."""
@@ -196,6 +212,7 @@ def _list_level(element: Element) -> notation.ListLevel:
     numbers = range(at - get_integer(element, "display-levels", 1) + 1, at + 1)
     text = ".".join(f"%{number}" for number in numbers) if style else ""
     text = f"{get(element, 'num-prefix')}{text}{get(element, 'num-suffix')}"
+    text = _PLACE.sub(r"%\1", get(element, "num-list-format")) or text  # of LibreOffice
     text = "-" if "bullet" in local(element) else text.strip()
     style = notation.STYLES.get(style, "")
     style = style.replace("Alpha", "Letter") if is_repeated else style

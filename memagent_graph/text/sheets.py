@@ -58,12 +58,18 @@ class Workbook(Drawing):
     def _sheet(self, part: str) -> Iterator[str]:
         """Yield the table of a sheet, what is hidden in it, its margins, comments and drawings."""
         rows, hidden, margins = dict[int, list[str]](), list[int](), dict[str, None]()
-        links, at, unseen = self._package.targets(part), 0, set[int]()
-        for element in self._package.stream(part, "col", "row", "hyperlink", "headerFooter"):
+        links, at, unseen, self._ticks = self._package.targets(part), 0, set[int](), {}
+        names = ("col", "row", "hyperlink", "headerFooter", "control")
+        for element in self._package.stream(part, *names):
             is_hidden = get(element, "hidden") in {"1", "true"}
             if local(element) == "col":
                 last = min(get_integer(element, "max"), _MOST_COLUMNS)
                 unseen |= {*range(get_integer(element, "min"), last + 1)} if is_hidden else set()
+            elif local(element) == "control":
+                control = self._package.parse(links.get(get(element, "id"), ("", "-"))[1])
+                tick = "\u2612 " if get(control, "checked") == "Checked" else "\u2610 "
+                is_box = get(control, "objectType") in {"CheckBox", "Radio"}
+                self._ticks[get(element, "shapeId")] = tick * is_box
             elif local(element) == "headerFooter":
                 margins |= dict.fromkeys(_CODES.sub(" ", said.text or "") for said in element)
             elif local(element) == "hyperlink":
@@ -94,7 +100,9 @@ class Workbook(Drawing):
             letters, _ = _split(cell.get("r", ""))
             column = column_index_from_string(letters) - 1 if letters else len(cells)
             cells += [""] * (column + 1 - len(cells))
-            cells[column] = self._cell(cell)
+            found = child(cell, "f")
+            linked = _LINKED.match(found.text or "") if found is not None else None
+            cells[column] = notation.write_link(self._cell(cell), linked[1] if linked else "")
         return cells
 
     def _cell(self, cell: Any) -> str:
@@ -141,6 +149,7 @@ def _comments_of(package: Package, part: str) -> dict[str, str]:
 
 
 _MOST_COLUMNS = 16_384
+_LINKED = re.compile(r'HYPERLINK\("([^"]{1,2000})"')
 _is_date, _is_span = cache(is_date_format), cache(is_timedelta_format)
 _CODES = re.compile(r'&(?:"[^"]{0,99}"|K[\dA-F]{6}|K\d\d[+-]\d{3}|\d{1,3}|[A-Z])')
 """Codes for the place, font and fields of what stands in the margins of a printed sheet."""
@@ -169,8 +178,13 @@ def _formats(package: Package, part: str) -> Iterator[str]:
     own = {get(element, "numFmtId"): get(element, "formatCode") for element in made}
     for style in (style for used in package.find(part, "cellXfs") for style in used):
         number = get(style, "numFmtId", "0")
-        known = BUILTIN_FORMATS.get(notation.as_integer(number, 0))
+        known = _FORMATS.get(notation.as_integer(number, 0))
         yield own.get(number) or known or "General"
+
+
+_FORMATS = dict.fromkeys((*range(27, 32), 36, *range(50, 55), 57, 58), "yyyy-mm-dd")
+_FORMATS |= {32: "h:mm", 33: "h:mm:ss"} | BUILTIN_FORMATS
+"""Formats by number; the first ones are those of East Asia, which no standard writes out."""
 
 
 _Shown: TypeAlias = str | int | float | datetime | date | time | timedelta
