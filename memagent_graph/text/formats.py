@@ -33,7 +33,6 @@ PAGES = (".html", ".htm", ".xhtml", ".xht")
 _MAILS = (".eml", ".emlx", ".mbox", ".mht", ".mhtml")
 
 PICTURES = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp")
-"""Suffixes of pictures."""
 FORMATS = {
     ".pdf": "pdf.read_pdf",
     **dict.fromkeys(_WORD, "office.Word.read"),
@@ -108,8 +107,8 @@ _SAME = ("lxml", "openpyxl", "psutil", "pypdfium2", "selectolax", "striprtf")
 LIBRARIES = {name: name for name in _SAME} | {"PIL": "pillow", "oxmsg": "python-oxmsg"}
 """Modules of the `documents` extra, and the packages that they are in."""
 READ_BY = {"pdf": "pypdfium2", "html": "selectolax", "formats.read_rtf": "striprtf"}
-READ_BY |= dict.fromkeys(("office", "opendocument", "sheets"), "lxml")
-READ_BY |= {"mail.read_outlook": "python-oxmsg"}
+READ_BY["mail.read_outlook"] = "python-oxmsg"
+READ_BY |= {"office": "lxml", "opendocument": "lxml", "sheets": "lxml"}
 """The package by which a module or function reads; the others need the standard library only."""
 
 
@@ -158,7 +157,6 @@ def convert_within(name: str, content: bytes) -> Attachment:
 
 
 def _is_text(name: str, content: bytes) -> bool:
-    """Whether a file of an unknown type is text: in UTF-8, or with a mark of UTF-16."""
     if (guess_type(name)[0] or "").startswith(("audio", "image", "video")):
         return False
     with suppress(UnicodeDecodeError):
@@ -195,18 +193,14 @@ def read_rtf(content: bytes) -> Converted:
     return Converted(text.strip(), (), warnings, lost=objects / (text.count("\n") + objects + 1))
 
 
-_TOKEN = re.compile(
-    rb"\\([a-z]{1,32})(-?\d{1,10})?[ ]?|\\'[0-9a-f]{2}|\\.|[{}]|[^\\{}]+|\\\Z",
-    re.DOTALL | re.IGNORECASE,
-)
+_TOKEN = re.compile(rb"(?si)\\([a-z]{1,32})(-?\d{1,10})?[ ]?|\\'[0-9a-f]{2}|\\.|[{}]|[^\\{}]+|\\\Z")
 _RAISING = {b"super": b"\x0e", b"up": b"\x0e", b"sub": b"\x10", b"dn": b"\x10"}
 _RAISING |= {b"msup": b"\x0e", b"msub": b"\x10", b"mden": b"\x10"}
 _FORMULA = dict.fromkeys((b"mdeg", b"me", b"mfName", b"mlim", b"mnum"), b" ")
 _FORMULA |= dict.fromkeys((b"md", b"mf", b"mfunc", b"mm", b"mmath", b"mmr", b"mnary", b"mr"), b"")
 _FORMULA |= dict.fromkeys((b"moMath", b"moMathPara", b"mrad", b"msSub", b"msSubSup"), b"")
-_FORMULA |= {b"mden": b"/", b"msSup": b"", b"msub": b"", b"msup": b""}
+_FORMULA |= {b"mden": b"/", b"msSup": b"", b"msub": b"", b"msup": b"", b"column": b"\\par "}
 """Words before parts of formulas, which the library leaves out, and what stands for them."""
-_FORMULA |= {b"column": b"\\par ", b"softline": b"\\line "}
 _LEVEL = {b"nosupersub", b"plain"}
 _SHOWN = {b"object", b"pntext", b"result", b"upr"}
 """Words that begin what is shown, and that the library leaves out."""
@@ -219,19 +213,10 @@ _APART = _NOTES | _BOXES
 """What the library leaves out: boxes, and notes, headers and footers, which go to the end."""
 
 
-def _prepare_rtf(  # noqa: C901, PLR0912, PLR0915 - a list
-    content: bytes, written: Mapping[str, str]
-) -> bytes:
-    """Return RTF without binary data and what was deleted; with signs round what is raised.
-
-    A link has its address after it. `written` are words that stand for text.
-    """
-    kept, around, at, form = (
-        list[bytes](),
-        list[tuple[set[bytes], tuple[bytes, bytes], int]](),
-        0,
-        0,
-    )
+def _prepare_rtf(content: bytes, written: Mapping[str, str]) -> bytes:  # noqa: C901, PLR0912, PLR0915
+    """Return RTF as the library needs it; `written` are words that stand for text."""
+    kept, around = list[bytes](), list[tuple[set[bytes], tuple[bytes, bytes], int]]()
+    at = form = 0
     deleted, script, is_begun, address = set[bytes](), (b"", b""), False, b""
     links, apart, notes = list[tuple[int, bytes]](), dict[int, bytes](), list[bytes]()
     while token := _TOKEN.match(content, at):
@@ -290,25 +275,19 @@ def _prepare_rtf(  # noqa: C901, PLR0912, PLR0915 - a list
 
 def _show_form(settings: bytes) -> bytes:
     """Return what a field of a form shows that is no text: a tick, or what was chosen."""
-    found, usual = dict(_SETTING.findall(settings)), b"25"
-    chosen = found.get(b"res", usual)
-    chosen = found.get(b"defres", b"0") if chosen == usual else chosen
+    found = {b"defres": b"0", b"res": b"25", **dict(_SETTING.findall(settings))}
+    chosen = found[b"defres" if found[b"res"] == b"25" else b"res"]  # which says nothing
     if found.get(b"type") == b"1":
         return b"{\\uc1\\u9744?}" if chosen == b"0" else b"{\\uc1\\u9746?}"
     return b"".join(_CHOICE.findall(settings)[int(chosen) :][:1])
 
 
-_SETTING, _CHOICE = (
-    re.compile(rb"\\ff(type|res|defres)(\d{1,4})"),
-    re.compile(rb"\\ffl ([^{}]{0,999})"),
-)
-_UNWRITTEN = re.compile(
-    rb"\\fldinst[^a-z][^{}]{0,99}+(?:\{[^{}]{0,99}?)?(?<=[ {])(?:EQ|AUTONUM|LISTNUM)"
-)
+_SETTING = re.compile(rb"\\ff(type|res|defres)(\d{1,4})")
+_CHOICE = re.compile(rb"\\ffl ([^{}]{0,999})")
+_UNWRITTEN = re.compile(rb"\\fldinst\b[^{}]{0,99}?(?:\{[^{}]{0,99}?)?[ {](?:EQ|AUTONUM|LISTNUM)")
 """Fields that have no result, since programs draw them."""
 _LINK = re.compile(rb'HYPERLINK[ \t]{1,9}(?:"([^"]{1,2000})"|([^"\s]{1,2000}))')
-_HEAD = 200
-"""Bytes at the beginning of RTF that name its character set."""
+_HEAD = 200  # bytes at the beginning of RTF that name its character set
 _MACHINE = re.compile(rb"\\(mac|pca|pc|ansicpg\d{1,5})(?![a-z0-9])")
 _MACHINES = {b"mac": "mac_roman", b"pc": "cp437", b"pca": "cp850", b"10000": "mac_roman"}
 _FONT = re.compile(rb"\\f\d{1,9}(?![^{};]{0,200}\\fcharset)(?=[^{};]{0,200};)")

@@ -21,18 +21,14 @@ from memagent_graph.text.ocr import Album
 from memagent_graph.text.package import Package, child, get
 from memagent_graph.text.source import Converted, PasswordError
 
-_BLOCKS = {
-    *("address", "article", "aside", "blockquote", "body", "caption", "center", "dd", "details"),
-    *("dialog", "dir", "div", "dl", "dt", "fieldset", "figcaption", "figure", "footer", "form"),
-    *("header", "hgroup", "hr", "legend", "main", "menu", "nav", "ol", "optgroup", "option", "p"),
-    *("search", "section", "summary", "ul"),
-}
-_LEFT_OUT = {
-    *("head", "script", "style", "template", "#comment", "-comment"),
-    *("rp", "annotation", "annotation-xml"),  # brackets, and a formula once more
-}
-_DEEPEST = 150
-"""Depth of elements that are laid out; what is nested deeper is read as running text."""
+_BLOCK_NAMES = """
+address article aside blockquote body caption center dd details dialog dir div dl dt fieldset form
+figcaption figure footer header hgroup hr legend main menu nav ol optgroup option p search section
+summary ul"""
+_BLOCKS = {*_BLOCK_NAMES.split()}
+_LEFT_OUT = {"head", "script", "style", "template", "#comment", "-comment"}
+_LEFT_OUT |= {"rp", "annotation", "annotation-xml"}  # brackets, and a formula once more
+_DEEPEST = 150  # depth of elements that are laid out; what is nested deeper is read as running text
 
 
 def read_html(content: bytes) -> Converted:
@@ -49,10 +45,9 @@ def read_html(content: bytes) -> Converted:
 
 
 _XML = re.compile(
-    r"<!DOCTYPE[^>\[]{0,999}+(?:\[[^\]]{0,2000}+\]\s{0,9}+)?>|<!\[CDATA\[(?P<data>.*?)(?:\]\]>|\Z)"
+    r"(?si)<!DOCTYPE[^>\[]{0,999}+(?:\[[^\]]{0,2000}+\]\s{0,9}+)?>|<!\[CDATA\[(?P<data>.*?)(?:\]\]>|\Z)"
     r"|<!--.*?(?:-->|\Z)|<(?P<name>/?[A-Za-z][\w:.-]*+)"
     r"(?P<more>(?:[^<>\"'/]|/(?!>)|\"[^\"]*+\"|'[^']*+')*+)(?P<end>/?)>",
-    re.DOTALL | re.IGNORECASE,
 )
 """What XHTML has and HTML lacks; a parser of XML drops signs from what is not well-formed."""
 
@@ -66,25 +61,16 @@ def _write_markup(found: re.Match[str]) -> str:
     return f"<{'/' * is_end}{name}{found['more']}>{closed}"
 
 
-_PROLOG = 1000
-"""Code points in which a page says that it is XML."""
-_XHTML = re.compile(
-    r"<\?xml|http://www\.w3\.org/1999/xhtml|xmlns:\w{1,20}=.http://www\.w3\.org/1998"
-)
-_VOID = {
-    *("area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "param"),
-    *("source", "track", "wbr"),
-}
+_PROLOG = 1000  # code points in which a page says that it is XML
+_XHTML = re.compile(r"<\?xml|http://www\.w3\.org/1999/xhtml|xmlns:\w{1,20}=.http://www\.w3\.org")
+_VOID_NAMES = "area base br col embed hr img input link meta param source track wbr"
+_VOID = {*_VOID_NAMES.split()}
 _EMPTY_LINES = re.compile(r"\n{3,}")
 _SPACES = re.compile(r"[ \t\r\n\f]+")
 
 
 class WebPage:
-    """A page of HTML, with what its style sheets say about numbers and their places.
-
-    An album takes the pictures that it holds itself; style sheets are in the package of the part
-    that it is.
-    """
+    """A page of HTML with its style sheets, perhaps in a package; an album takes its pictures."""
 
     def __init__(
         self, text: str, album: Album | None = None, place: tuple[Package, str] | None = None
@@ -110,7 +96,6 @@ class WebPage:
         return _EMPTY_LINES.sub("\n\n", lines).strip()
 
     def _apply(self, sheet: str) -> None:
-        """Keep what a style sheet says about elements and what it adds; a later rule wins."""
         for rule in _REMARK.sub("", sheet).split("}"):
             selectors, _, declared = rule.rpartition("{")
             selectors = _BEFORE.split(selectors)[-1].strip() if _SHOWN.search(declared) else ""
@@ -125,13 +110,11 @@ class WebPage:
         return {**self._styles.get((node.mem_id, ""), {}), **own}
 
     def _count(self, style: dict[str, str]) -> None:
-        """Begin and increase the counters of CSS that an element names."""
-        for name in ("counter-reset", "counter-set", "counter-increment"):
+        for name, usual in (("counter-reset", 0), ("counter-increment", 1)):
             for counter, number in _COUNTER.findall(style.get(name, "")):
-                found, is_new = self._counters.get(counter, ()), name == "counter-reset"
-                above = found[: self._outer.get(counter, 0)] if is_new else found[:-1]
-                value = found[-1] if found and name == "counter-increment" else 0
-                value += int(number or name == "counter-increment")
+                found = self._counters.get(counter, ())
+                above = found[:-1] if usual else found[: self._outer.get(counter, 0)]
+                value = int(number or usual) + sum(found[-1:]) * usual
                 self._counters[counter] = (*above, value)
 
     def _write_part(self, node: Any, part: str) -> str:
@@ -167,8 +150,7 @@ class WebPage:
             text = node.text_content or ""
             return text if self._is_pre else _SPACES.sub(" ", text.replace("\xad", ""))
         if tag is None or tag in _LEFT_OUT:
-            is_formula = tag == "script" and (node.attributes.get("type") or "")[:5] == "math/"
-            return node.text() if is_formula else ""
+            return ""
         if tag == "br":
             return "\n"
         if tag == "iframe":  # its content is for programs that know no frames
@@ -216,7 +198,6 @@ class WebPage:
         return notation.write_formula("noBar" if is_stacked else tag, parts)
 
     def _write_element(self, node: Any, inner: str, style: dict[str, str], mark: str) -> str:
-        """Return what an element shows round what those in it show, and a mark before an item."""
         tag, attributes = node.tag, node.attributes
         lines = f"{style.get('text-decoration')} {style.get('text-decoration-line')}"
         if tag in _STRUCK or "line-through" in lines:
@@ -253,7 +234,6 @@ class WebPage:
         return f"\n\n{fence}\n{lines}\n{fence}\n\n" if lines else ""
 
     def _count_item(self, item: Any) -> str:
-        """Count an item of a list, and return what is shown before it."""
         of_list = item.parent
         while of_list is not None and of_list.tag not in _LISTS:
             of_list = of_list.parent
@@ -281,10 +261,8 @@ class WebPage:
             return self._lay_out(cell, depth + 1), across, max(down, 0)
 
         rows = notation.spread_cells([*map(read, row.css("td, th"))] for row in node.css("tr"))
-        found = (self._lay_out(caption, depth + 1) for caption in node.css("caption"))
-        return "\n\n".join(
-            [*(" ".join(said.split()) for said in found), notation.write_table(rows)]
-        )
+        found = (self._lay_out(caption, depth + 1).split() for caption in node.css("caption"))
+        return "\n\n".join([*map(" ".join, found), notation.write_table(rows)])
 
 
 _REMARK = re.compile(r"/\*.*?(?:\*/|\Z)", re.DOTALL)
@@ -308,9 +286,8 @@ _OUTSIDE = re.compile(r"(?!javascript:|data:|cid:|file:)[a-z][a-z0-9+.-]{0,30}:|
 _APART = {"block", "flex", "grid", "list-item", "table"}
 _CELLS = {"flex", "grid", "inline-flex", "table-cell"}
 _AROUND = {"q": '"', "tr": "\n"}
-_AROUND |= dict.fromkeys(
-    ("button", "label", "meter", "mspace", "mtd", "output", "td", "text", "textarea", "th"), " "
-)
+_SPACED = "button label meter mspace mtd output td text textarea th"
+_AROUND |= dict.fromkeys(_SPACED.split(), " ")
 
 
 def _properties(declared: str) -> dict[str, str]:
@@ -322,17 +299,13 @@ def _properties(declared: str) -> dict[str, str]:
 _RAISED_BY = ("vertical-align", "mso-text-raise", "font-variant-position")
 _HEIGHT = re.compile(r"(super|sup\Z|[\d.]{0,9}[1-9])|(sub|-[\d.]{0,9}[1-9])")
 """What raises or lowers text: a name or a length."""
-_CASES, _KINDS = ("lower", "upper"), ("alpha", "greek", "roman")
+_CASES, _KINDS = ("lower", "upper"), ("alpha", "greek", "latin", "roman")
 _CSS = {f"{case}-{kind}": f"{case}{kind.title()}" for case in _CASES for kind in _KINDS}
-_CSS |= {f"{case}-latin": f"{case}Alpha" for case in _CASES} | {
-    "none": "none",
-    "decimal": "decimal",
-}
-_CSS |= {"decimal-leading-zero": "decimalZero", "circle": "disc", "disc": "disc", "square": "disc"}
+_CSS |= {"none": "none", "decimal": "decimal", "decimal-leading-zero": "decimalZero"}
+_CSS |= {"circle": "disc", "disc": "disc", "square": "disc"}
 
 
 def _list_style(style: dict[str, str]) -> str:
-    """Return how CSS has a list marked or numbered; "" if it does not say, or is not known."""
     said = f"{style.get('list-style', '')} {style.get('list-style-type', '')}".split()
     return next((_CSS[one] for one in reversed(said) if one in _CSS), "")
 
@@ -341,7 +314,6 @@ _DATA_URL = re.compile(r"data:image/[\w.+-]{1,40};base64,([A-Za-z0-9+/=\s%]{1,44
 
 
 def _data_of(encoded: str) -> bytes:
-    """Return the bytes of base64 in a URL; b"" if it is none."""
     try:
         return b64decode("".join(unquote(encoded).split()), validate=True)
     except ValueError:
@@ -390,5 +362,4 @@ _PAGE_TYPES = {"application/xhtml+xml", "text/html"}
 
 
 def _join(part: str, name: str) -> str:
-    """Return the part of a package to which another one refers by a name."""
     return posixpath.normpath(posixpath.join(posixpath.dirname(part), name))

@@ -70,7 +70,6 @@ _HEADERS = ("From", "To", "Cc", "Bcc", "Date", "Subject")
 
 
 def _read_parts(part: Any, attached: list[Attachment]) -> list[str]:
-    """Return the texts of a part, and take its attachments; pictures in the text have no name."""
     kind, name = part.get_content_type(), part.get_filename()
     if kind == "multipart/encrypted":
         unread = Converted(warnings=("was not read.",), lost=1.0)
@@ -98,17 +97,13 @@ _WORDS = re.compile(r"\w+")
 def _choose_forms(forms: Sequence[str]) -> list[str]:
     """Return forms of one text without those all of whose words an earlier or longer one has."""
     words = [Counter(_WORDS.findall(form.lower())) for form in forms]
-    known = (
-        any(own <= other for other in words[:at]) or any(own < other for other in words[at + 1 :])
-        for at, own in enumerate(words)
-    )
-    return [form for form, is_known in zip(forms, known, strict=True) if not is_known]
+    before = [any(own <= other for other in words[:at]) for at, own in enumerate(words)]
+    behind = [any(own < other for other in words[at + 1 :]) for at, own in enumerate(words)]
+    return [form for at, form in enumerate(forms) if not (before[at] or behind[at])]
 
 
-_WORDLESS = {
-    *("text/css", "text/javascript", "application/javascript", "application/pgp-signature"),
-    *("application/pkcs7-signature", "application/x-pkcs7-signature"),
-}
+_WORDLESS = {"text/css", "text/javascript", "application/javascript"}
+_WORDLESS |= {f"application/{kind}-signature" for kind in ("pgp", "pkcs7", "x-pkcs7")}
 """Parts that are no text of a message: styles of saved pages, and signatures."""
 
 
@@ -139,8 +134,7 @@ def _text_of(part: Any) -> str:
     return text.replace(" \n", "") if part.get_param("delsp") == "yes" else text
 
 
-_FOLD = re.compile(r"\n[ \t]")
-"""Where a line of an invitation goes on."""
+_FOLD = re.compile(r"\n[ \t]")  # where a line of an invitation goes on
 
 
 def _write_message(
@@ -161,10 +155,7 @@ def read_outlook(content: bytes) -> Converted:
 
 
 class _Item:
-    """The properties of a message, recipient or attachment of Outlook, as `oxmsg` loads them.
-
-    `pages` are the code pages of the message that it belongs to.
-    """
+    """The properties of a message, recipient or attachment, with the message's code pages."""
 
     def __init__(self, storage: Any, pages: Sequence[int]) -> None:
         self._streams: dict[str, bytes] = {one.name: one.bytes_ for one in storage.streams}

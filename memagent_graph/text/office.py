@@ -24,8 +24,7 @@ if TYPE_CHECKING:
     from memagent_graph.text.package import Element
 
 _FORMULAS = {"d", "eqArr", "f", "func", "limLow", "limUpp", "m", "nary", "oMathPara", "rad"}
-_FORMULAS |= {"sPre", "sSub", "sSubSup", "sSup"}
-"""Elements of Office whose parts stand above each other."""
+_FORMULAS |= {"sPre", "sSub", "sSubSup", "sSup"}  # with parts above each other
 
 
 def _read_formula(element: Element, inline: Callable[[Element], Iterable[str]]) -> str:
@@ -44,7 +43,6 @@ def _read_formula(element: Element, inline: Callable[[Element], Iterable[str]]) 
 
 
 def _points(part: Element) -> list[str]:
-    """Return the values of a series, in order; one that is missing is empty."""
     found, formats = dict[int, str](), part.iter("{*}formatCode")
     number_format = next((code.text for code in formats if code.text), "")
     for point in part.iter("{*}pt"):
@@ -57,7 +55,6 @@ def _points(part: Element) -> list[str]:
 
 
 def _write_day(text: str, number_format: str) -> str:
-    """Return a number of a chart as the day that it stands for, if its format says so."""
     with suppress(OverflowError, ValueError):
         if is_date_format(number_format):
             return str(from_excel(float(text))).removesuffix(" 00:00:00")
@@ -70,8 +67,7 @@ LEFT_OUT = {
     "del", "moveFrom", "rPr", "pPr", "tblPr", "tcPr", "trPr", "sectPr",
     "sdtPr", "Fallback", "tblGrid", "proofErr", "tracked-changes", "forms",
 }  # fmt: skip
-DEEPEST = 6
-"""Deepest level of a heading."""
+DEEPEST = 6  # deepest level of a heading
 _HYPERLINK = re.compile(r'HYPERLINK[ \t]{1,9}"?((?<=")[^"]{1,2000}|[^"\s\\]{1,2000})')
 
 
@@ -116,7 +112,6 @@ class OfficeDocument:
         return (piece for piece in self._walk(parent) if piece.strip())
 
     def _read_embedded(self, part: str) -> str:
-        """Return the text of a document within this one; count it if it is not read."""
         _, found = convert_within(part, self._package.read(part) or b"\0")
         self.album.objects += bool(found.lost)
         return found.text.replace("\f", "")
@@ -139,7 +134,6 @@ class Drawing(OfficeDocument):
         self._layouts, self._usual = list[Any](), list[Any]()  # of a slide, of its lists
 
     def _read_part(self, part: str, *path: str) -> Iterator[str]:
-        """Yield the blocks of a part, or of what stands at a path of names in it."""
         before, self._links = self._links, self._package.targets(part)
         root = child(self._package.parse(part), *path)
         if root is not None:
@@ -147,7 +141,6 @@ class Drawing(OfficeDocument):
         self._links = before
 
     def _chart(self, part: str) -> Iterator[str]:
-        """Yield the words of a chart or diagram, the values of its series, and what is over it."""
         root, words = self._package.parse(part), dict[str, None]()
         if root is None:
             return
@@ -163,15 +156,13 @@ class Drawing(OfficeDocument):
                     row = [name if is_value else "", *_points(level)]
                     if row[1:] and (is_value or row not in rows):
                         rows.append(row)
-        yield "\n\n".join(
-            filter(None, [" | ".join(filter(None, words)), notation.write_table(rows)])
-        )
+        found = [" | ".join(filter(None, words)), notation.write_table(rows)]
+        yield "\n\n".join(filter(None, found))
         for kind, target in self._package.targets(part).values():
             if kind == "chartUserShapes":
                 yield from self._read_part(target)
 
     def _target(self, element: Element | None, *names: str) -> str:
-        """Return the part or address that an element refers to by one of its attributes."""
         given = {} if element is None else element.attrib  # a slide has an "id" of its own, too
         ids = {key.rpartition("}")[2]: value for key, value in given.items() if key[0] == "{"}
         return self._links.get(next(filter(None, map(ids.get, names)), ""), ("", ""))[1]
@@ -188,7 +179,6 @@ class Drawing(OfficeDocument):
             yield f"# {' '.join(text.split())}" if role in _TITLES else text
 
     def _styles_of(self, place: Element, role: str) -> Iterator[Element]:
-        """Yield the styles of lists that a place on a slide has by its layout and master."""
         for root, key in zip(self._layouts, ("idx", "type"), strict=False):
             own = get(place, key, _USUALLY[key])
             for one in root.iter("{*}ph") if root is not None else ():
@@ -198,7 +188,6 @@ class Drawing(OfficeDocument):
                 yield child(root, "txStyles", "bodyStyle")
 
     def _paragraph(self, element: Element, text: str) -> str:
-        """Return the text of a paragraph with what stands before it."""
         settings = child(element, "pPr")
         at = get_integer(settings, "lvl")
         if not text:  # which has no number
@@ -273,10 +262,7 @@ class Drawing(OfficeDocument):
                 yield from self._walk(element)
 
     def _mark(self, note: Element, kind: str) -> str:
-        """Return the mark of a note, which has its number as it is shown, or of a reference to it.
-
-        A comment has none, nor has a note with a sign of its own.
-        """
+        """Return the mark of a note, with its number as it is shown, or of a reference to it."""
         name, numbers = get(note, "id"), self._noted[kind]
         if local(note) != kind and kind != "comment" and not get(note, "customMarkFollows"):
             numbers.setdefault(name, len(numbers) + 1)
@@ -290,7 +276,6 @@ class Drawing(OfficeDocument):
             yield f"[{self._mark(note, kind)}]: {author + ': ' if author else ''}{text}"
 
     def _field(self, event: str) -> str:
-        """Return what the end of a field shows after its result, or in place of one."""
         if event == "begin":
             self._fields.append("")
         code = self._fields.pop() if event == "end" and self._fields else ""
@@ -408,7 +393,6 @@ class Word(Drawing):
 
 
 def _form_field(element: Element) -> str:
-    """Return what a field of a form shows that is no text: a tick, or what was chosen."""
     box, choices = child(element, "checkBox"), child(element, "ddList")
     field = choices if box is None else box
     settings = (child(field, name) for name in ("checked", "result", "default"))
@@ -428,8 +412,6 @@ OFF, LEVELS = {"0", "false", "off"}, {"superscript": 1, "subscript": -1}
 
 
 class _Numbers:
-    """The numbers of paragraphs, counted as they are shown."""
-
     def __init__(self, elements: Iterable[Element]) -> None:
         self._used: dict[str, tuple[str, dict[int, Element], dict[int, int]]] = {}
         self._counts: defaultdict[str, dict[int, int]] = defaultdict(dict)
@@ -458,10 +440,8 @@ class _Numbers:
 
         `places` are its settings, and those of the styles of these names that it is based on.
         """
-        used, depth = (
-            next(filter(None, (value_of(place, "numPr", name) for place in places)), "")
-            for name in ("numId", "ilvl")
-        )
+        named = ((value_of(at, "numPr", name) for at in places) for name in ("numId", "ilvl"))
+        used, depth = (next(filter(None, found), "") for found in named)
         name, levels, begins = self._used.get(used, ("", {}, {}))
         fitting = (at for at in levels if value_of(levels[at], "pStyle") in styles)
         at = notation.as_integer(depth, -1) if depth else next(fitting, 0)

@@ -103,7 +103,6 @@ class OpenDocument(OfficeDocument):
             yield (element.tail or "") * is_text
 
     def _write(self, text: str, name: str, element: Element) -> str:
-        """Return the text of an element in a paragraph as it shows it."""
         if name == "a":
             address = get(element, "href")
             is_drawn = not text.strip() and ":" in address
@@ -124,8 +123,7 @@ class OpenDocument(OfficeDocument):
         label, self._label = self._label, ""
         if not label and level - 1 in outline and get(element, "is-list-header") != "true":
             if get(element, "restart-numbering") == "true":
-                start = get_integer(element, "start-value", outline[level - 1].start)
-                self._counted[_OUTLINE][level - 1] = start - 1
+                self._counted[_OUTLINE][level - 1] = get_integer(element, "start-value", 1) - 1
             label = notation.count_item(outline, level - 1, self._counted[_OUTLINE])
         text, boxes = split_blocks(self._walk(element, is_text=True))
         text = notation.write_scripts(text).strip()
@@ -155,7 +153,6 @@ class OpenDocument(OfficeDocument):
         self._style, self._depth, self._counts = before
 
     def _object(self, element: Element) -> Iterator[str]:
-        """Yield what a document within the document says, such as the values of a chart."""
         name = get(element, "href").removeprefix("./")
         content = self._package.read(part := f"{name}/content.xml")
         root = parse_xml(content, part) if content else None
@@ -172,41 +169,33 @@ class OpenDocument(OfficeDocument):
         return self._show(get(element, "href").removeprefix("./"), caption)
 
     def _table(self, element: Element) -> str:
-        rows, number, hidden = list[list[str]](), 0, list[int]()
+        rows, number, hidden, most = list[list[str]](), 0, list[int](), notation.MOST_REPEATED
         for row in own_parts(element, "table-row", "table"):
             cells: list[str] = []
-            for cell in row:
-                if local(cell) in {"table-cell", "covered-table-cell"}:
-                    times = min(
-                        get_integer(cell, "number-columns-repeated", 1), notation.MOST_REPEATED
-                    )
-                    cells += [" ".join(self._blocks(cell)) or _value(cell)] * times
+            for cell in (at for at in row if local(at) in {"table-cell", "covered-table-cell"}):
+                times = min(get_integer(cell, "number-columns-repeated", 1), most)
+                cells += [" ".join(self._blocks(cell)) or _value(cell)] * times
             number += (times := get_integer(row, "number-rows-repeated", 1))
-            times = min(times, notation.MOST_REPEATED) if any(cells) else 0
+            times = min(times, most) if any(cells) else 0
             rows += [cells] * times
-            if get(row, "visibility") in _COLLAPSED:
-                hidden += range(number - times + 1, number + 1)
-        shown = list[bool]()
+            is_hidden = get(row, "visibility") in _COLLAPSED
+            hidden += range(number - times + 1, number + 1) if is_hidden else ()
+        unseen, at = list[int](), 0
+        filled = {at for row in rows for at, cell in enumerate(row, 1) if cell}
         for column in own_parts(element, "table-column", "table"):
-            times = get_integer(column, "number-columns-repeated", 1)
-            shown += [get(column, "visibility") not in _COLLAPSED] * min(
-                times, notation.MOST_REPEATED
-            )
-        filled = {at for row in rows for at, cell in enumerate(row) if cell}
-        unseen = [at + 1 for at, is_shown in enumerate(shown) if at in filled and not is_shown]
-        return "\n\n".join(
-            filter(None, [notation.write_table(rows), notation.name_hidden(hidden, unseen)])
-        )
+            begin, at = at, at + get_integer(column, "number-columns-repeated", 1)
+            if get(column, "visibility") in _COLLAPSED:
+                unseen += (one for one in sorted(filled) if begin < one <= at)
+        said = notation.write_table(rows), notation.name_hidden(hidden, unseen)
+        return "\n\n".join(filter(None, said))
 
 
 _PLACE = re.compile("%(\\d{1,2})%")
 _COLLAPSED = {"collapse", "filter"}
-_OUTLINE = "\n"
-"""Stands for the numbers of headings in the place of a name, which has no line end."""
+_OUTLINE = "\n"  # stands for the numbers of headings in the place of a name, which has no line end
 
 
 def _list_level(element: Element) -> notation.ListLevel:
-    """Return how a list of OpenDocument numbers a level."""
     style, at = get(element, "num-format"), get_integer(element, "level", 1)
     is_repeated = get(element, "num-letter-sync") == "true"
     numbers = range(at - get_integer(element, "display-levels", 1) + 1, at + 1)
@@ -220,6 +209,5 @@ def _list_level(element: Element) -> notation.ListLevel:
 
 
 def _value(cell: Element) -> str:
-    """Return the value of a cell that does not say how it is shown, or else its formula."""
     values = (get(cell, f"{kind}value") for kind in ("", "date-", "time-", "boolean-", "string-"))
     return next(filter(None, values), get(cell, "formula").partition(":")[2])
