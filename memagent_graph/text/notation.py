@@ -214,7 +214,7 @@ _BARE = re.compile(r"^(?:https?://|mailto:|tel:)?(?:www\.)?|/$")
 
 def write_link(text: str, address: str) -> str:
     """Return the text of a link with its address, unless it is in the document or shown."""
-    is_plain = address[:1] in set("#./") or shows_address(text, address)
+    is_plain = address[:1] in {"", *"#./"} or shows_address(text, address)
     return text if is_plain else f"{text} <{address}>"
 
 
