@@ -295,8 +295,7 @@ class Drawing(OfficeDocument):
         level = get_integer(settings, "baseline") or get_integer(child(settings, "position"), "val")
         marks = [child(place, name) for name in ("strike", "dstrike") for place in places]
         first = next((get(mark, "val", "1") for mark in marks if mark is not None), "0")
-        is_struck = first not in OFF
-        if is_struck or get(settings, "strike", "noStrike") != "noStrike":
+        if first not in OFF or get(settings, "strike", "noStrike") != "noStrike":
             text = notation.strike_text(text)
         text = notation.raise_text(text, LEVELS.get(raised, level))
         address = self._target(child(settings, "hlinkClick"), "id")
