@@ -32,8 +32,8 @@ from memagent_graph.text.source import ENDS_AT, Converted
 if sys.platform != "win32":
     import resource
 
-_FORBIDDEN = ("os.exec", "os.fork", "os.posix_spawn", "os.spawn", "os.startfile", "os.system")
-_FORBIDDEN += ("pty.spawn", "socket.", "subprocess.Popen", "webbrowser.open")
+_FORBIDDEN: tuple[str, ...] = ("os.exec", "os.fork", "os.posix_spawn", "os.spawn", "os.startfile")
+_FORBIDDEN += ("os.system", "pty.spawn", "socket.", "subprocess.Popen", "webbrowser.open")
 """Prefixes of audit events that mean a connection or another process."""
 _GRACE_SECONDS = 5
 """Seconds after the time limit: the parent ends the process earlier, and can say why."""

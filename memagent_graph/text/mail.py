@@ -102,17 +102,17 @@ def _choose_forms(forms: Sequence[str]) -> list[str]:
     return [form for at, form in enumerate(forms) if not (before[at] or behind[at])]
 
 
-_WORDLESS = {"text/css", "text/javascript", "application/javascript"}
+_WORDLESS = {"text/css", "text/javascript", "application/javascript"}  # of saved pages
 _WORDLESS |= {f"application/{kind}-signature" for kind in ("pgp", "pkcs7", "x-pkcs7")}
-"""Parts that are no text of a message: styles of saved pages, and signatures."""
 
 
 def _attach(part: Any, name: str) -> Attachment:
     kind = part.get_content_type()
     if kind == "message/rfc822":
         inner, encoding = part.get_payload(0), str(part["Content-Transfer-Encoding"] or "").lower()
-        if codec := {"base64": "base64", "quoted-printable": "quopri"}.get(encoding):
-            inner = _parse(codecs.decode(inner.as_bytes(), codec))  # which the standard forbids
+        codec: Any = {"base64": "base64", "quoted-printable": "quopri"}.get(encoding)
+        if codec:  # which the standard forbids
+            inner = _parse(codecs.decode(inner.as_bytes(), codec))
         return name, _read_message(inner)
     if part.is_multipart():  # a report on the delivery
         return name, Converted("".join(map(str, part.get_payload())).strip())
