@@ -143,7 +143,6 @@ class EstimatingTokenizer:
 
 
 def _weigh(text: str) -> NDArray[np.int64]:
-    """Return the weight of each code point, with that of a word that begins at it."""
     points = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32)
     for point in np.unique(points[_KINDS[points] == 0]).tolist():
         (found,) = _KIND.finditer(chr(point))
@@ -154,8 +153,7 @@ def _weigh(text: str) -> NDArray[np.int64]:
 
 
 _TOKEN = 100
-_LINE_END, _LETTER = 1, 7
-"""Numbers of two kinds, from 1."""
+_LINE_END, _LETTER = 1, 7  # numbers of two kinds, from 1
 _WEIGHTS = (  # of a character of a kind, and of a word that begins after it, in 1/100 of a token
     (r"\n", 100, 100),
     (r"[\s\x1c-\x1f]", 4, 100),  # other space: it mostly joins the next word
