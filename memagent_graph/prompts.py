@@ -300,7 +300,7 @@ def disarm(value: str, template: str, control: Collection[str] = ()) -> str:
     if value.isascii() and not _COMMANDS.search(value):
         return value
 
-    spelled = value.translate(_TAG_LETTERS)
+    spelled = value.translate(_TAG_LETTERS) if _TAGGED.search(value) else value
     found = {at for text in {value, spelled} for at in _find_masked(text, value, forged)}
     signs = enumerate(value) if found else ()
     return "".join("‹" if at in found else sign for at, sign in signs) or value
@@ -338,6 +338,7 @@ _INVISIBLE = re.compile(f"[{_HIDDEN}]")
 _COMMANDS = re.compile("[\0-\x08\x0e-\x1b\x7f]")
 """Those in ASCII."""
 _TAG_LETTERS = {0xE0000 + code: chr(code) for code in range(0x20, 0x7F)}
+_TAGGED = re.compile("[\U000e0020-\U000e007e]")
 _ALIKE = {
     "<": "＜﹤≮˂ᐸ❮❬⟨〈〈",
     ">": "＞﹥≯˃ᐳ❯❭⟩〉〉›",

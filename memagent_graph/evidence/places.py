@@ -231,16 +231,16 @@ class PassageIndex:
 
     def __init__(self, items: Sequence[Piece]) -> None:
         self.items = items
-        self._postings: dict[str, list[int]] = defaultdict(list)
+        self.postings: dict[str, list[int]] = defaultdict(list)
         for number, item in enumerate(items):
             for term in item.terms:
-                self._postings[term].append(number)
+                self.postings[term].append(number)
         self._usual = max(sum(len(item.terms) for item in items) / max(len(items), 1), 1)
         self.weight, self._around = cache(self._weigh), cache(self._look_around)
 
     def _weigh(self, term: str) -> float:
         """Return the idf of a term."""
-        count = len(self._postings.get(term, ()))
+        count = len(self.postings.get(term, ()))
         return log(1 + (len(self.items) + _PRIOR) / (count + 0.5))
 
     def want(self, note: Piece, asked: Collection[str], about: Iterable[str] = ()) -> NoteTerms:
@@ -278,12 +278,17 @@ class PassageIndex:
         pieces, beside = (tuple(self.items[at] for at in numbers) for numbers in (chosen, near))
         return Match((*chosen,), pieces, beside, frozenset(found), covered, scores[first])
 
+    def add_up(self, weights: Mapping[str, float], most: int | None = None) -> dict[int, float]:
+        """Return the weight of each sentence with any of these terms, in `most` sentences each."""
+        found: dict[int, float] = defaultdict(float)
+        for term, weight in weights.items():
+            for number in self.postings.get(term, ())[:most]:
+                found[number] += weight
+        return found
+
     def _candidates(self, wanted: NoteTerms) -> list[int]:
-        scores: dict[int, float] = defaultdict(float)
-        for term, weight in (*wanted.weights.items(), *wanted.about.items()):
-            for number in self._postings.get(term, ())[:_MOST_POSTINGS]:
-                scores[number] += weight
-        best = sorted(scores, key=lambda number: (-scores[number], number))[:_CANDIDATES]
+        scores = self.add_up({**wanted.weights, **wanted.about}, _MOST_POSTINGS)
+        best = sorted(sorted(scores), key=scores.__getitem__, reverse=True)[:_CANDIDATES]
         return [at for at in best if not self.items[at].terms.keys().isdisjoint(wanted.weights)]
 
     def _score(self, number: int, wanted: NoteTerms, pairs: Sequence[tuple[str, str]]) -> float:

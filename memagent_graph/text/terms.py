@@ -354,6 +354,9 @@ _FIGURE = late(
     rf"|\b(?P<month>{'|'.join(_MONTHS)})\b"
     rf"|(?P<han>[{_HAN}]++)"
 )
+_NUMBERS = {*SMALL, *SCALES, *ORDINALS, *OTHERS, *map(str.lower, _MONTHS)}
+_NUMBERS |= {f"{word}s" for word in _NUMBERS}
+_SIGNS, _LETTERS_ONLY = regex.compile(rf"\d|\b[IVXL]{{2}}|[{_HAN}]"), re.compile("[a-z]+")
 _DAY_BESIDE = regex.compile(r"\.?,? ?\d")
 _AMBIGUOUS_MONTHS = frozenset({"March", "May", "Mar", "Jan", "Jun"})
 _GROUPED = regex.compile(r"\d{1,3}(?:,\d{3})++(?:\.\d++)?|\d{1,3}(?:\.\d{3}){2,}+")
@@ -366,7 +369,9 @@ _GROUP = 3
 @lru_cache(1 << 11)
 def figures(text: str) -> tuple[Figure, ...]:
     """Return all numbers of a text, in order."""
-    found = []
+    found = list[Figure]()
+    if _NUMBERS.isdisjoint(_LETTERS_ONLY.findall(text.casefold())) and not _SIGNS.search(text):
+        return ()
     for match in _FIGURE.finditer(text):
         kind = match.lastgroup
         values, parts = _read_figure(match, text)
