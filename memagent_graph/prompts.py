@@ -297,10 +297,10 @@ def disarm(value: str, template: str, control: Collection[str] = ()) -> str:
     """
     forged = _forgery_pattern(template, frozenset(control))
     value = replace_surrogates(forged.sub(_replace, value))
-    if value.isascii() and not _COMMANDS.search(value):
+    if (value.isascii() and not _COMMANDS.search(value)) or not _OPENER.search(value):
         return value
 
-    spelled = value.translate(_TAG_LETTERS) if _TAGGED.search(value) else value
+    spelled = value.translate(_TAG_LETTERS)
     found = {at for text in {value, spelled} for at in _find_masked(text, value, forged)}
     signs = enumerate(value) if found else ()
     return "".join("‹" if at in found else sign for at, sign in signs) or value
@@ -338,7 +338,6 @@ _INVISIBLE = re.compile(f"[{_HIDDEN}]")
 _COMMANDS = re.compile("[\0-\x08\x0e-\x1b\x7f]")
 """Those in ASCII."""
 _TAG_LETTERS = {0xE0000 + code: chr(code) for code in range(0x20, 0x7F)}
-_TAGGED = re.compile("[\U000e0020-\U000e007e]")
 _ALIKE = {
     "<": "＜﹤≮˂ᐸ❮❬⟨〈〈",
     ">": "＞﹥≯˃ᐳ❯❭⟩〉〉›",
@@ -361,6 +360,7 @@ _LOOK_ALIKES = str.maketrans({alike: sign for sign, some in _ALIKE.items() for a
 
 _LESS, _MORE = "<" + _ALIKE["<"], ">" + _ALIKE[">"]
 _OPEN, _SHUT = r"\[" + _ALIKE["["], r"\]" + _ALIKE["]"]
+_OPENER = re.compile(f"[{_LESS}{_OPEN}{_SHUT}\U000e0020-\U000e007e]")
 _ANGLED = rf"(?:[{_HIDDEN}]*+[{_LESS}])?+(?:[{_HIDDEN}]*+[^{_HIDDEN}{_LESS}{_MORE}]){{0,64}}+"
 _SQUARE = rf"(?:[{_HIDDEN}]*+[^{_HIDDEN}{_OPEN}{_SHUT}]){{1,40}}+"
 _SUSPECT = templates.late(

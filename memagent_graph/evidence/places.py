@@ -293,7 +293,7 @@ class PassageIndex:
 
     def _score(self, number: int, wanted: NoteTerms, pairs: Sequence[tuple[str, str]]) -> float:
         weights, terms = wanted.weights, self.items[number].terms
-        _, near, ordered, length = self._around(number)
+        _, near, following, length = self._around(number)
         own = around = 0.0
         for some in (weights, wanted.about):
             for term, weight in some.items():
@@ -301,20 +301,20 @@ class PassageIndex:
                     own += weight
                 elif term in near:
                     around += weight
-        order = sum(min(weights[a], weights[b]) for a, b in pairs if (a, b) in ordered)
+        order = sum(min(weights[a], weights[b]) for a, b in pairs if following.get(a) == b)
         return (own + _ORDER * order) / length + _AROUND * around
 
-    def _look_around(self, number: int) -> tuple[list[int], set[str], set[tuple[str, str]], float]:
+    def _look_around(self, number: int) -> tuple[list[int], set[str], dict[str, str], float]:
         """Return a sentence's neighbours in its paragraph, and what else it is compared by.
 
-        That is their terms, its pairs of adjacent terms, and the divisor of its score by length.
+        That is their terms, the term after each of its own, and the divisor of its score by length.
         """
         items, item = self.items, self.items[number]
         near = range(max(number - _NEIGHBOURS, 0), min(number + _NEIGHBOURS + 1, len(items)))
         numbers = [other for other in near if other != number and items[other].block == item.block]
-        terms = {term for other in numbers for term in items[other].terms}
+        terms = set[str]().union(*(items[other].terms for other in numbers))
         length = 1 + _LENGTH * (len(item.terms) / self._usual - 1)
-        return numbers, terms, {*pairwise(item.terms)}, length
+        return numbers, terms, dict(pairwise(item.terms)), length
 
     def _gain(
         self, number: int, first: int, wanted: NoteTerms, found: Collection[str], total: float

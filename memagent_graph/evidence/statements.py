@@ -273,7 +273,7 @@ def statements_of(chunk: Chunk) -> list[Statement]:
     return found
 
 
-@lru_cache(64)
+@lru_cache(128)
 def statements(text: str) -> tuple[Statement, ...]:
     """Cut `text` into statements, in order."""
     join = str if join_lines(text) == text else join_lines  # of what reads well, each part does
@@ -374,7 +374,7 @@ _CONTEXT = 300
 """Code points of heading, and of text before a note, that are its context."""
 
 
-@lru_cache(64)
+@lru_cache(128)
 def notes(memory: str) -> tuple[Piece, ...]:
     """Cut a memory into notes, in order. Headings and lines of punctuation are skipped."""
     found: list[Piece] = []
@@ -457,7 +457,7 @@ def _token_terms(token: str) -> tuple[str, ...]:
     return (*words, *values)
 
 
-@lru_cache(1 << 11)
+@lru_cache(1 << 12)
 def note_terms(text: str) -> Mapping[str, None]:
     """Return the terms of a note; a number of several words is one term."""
     numbers, plain, last = figures(text), list[str](), 0

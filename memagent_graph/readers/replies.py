@@ -373,10 +373,11 @@ def adds_anything(text: str, before: str, read: str) -> bool:
 
     Who speaks in a conversation is nothing that is said, and neither is the t of "isn't".
     """
-    new = {*_terms(text)} & {*_terms(_SPEAKS.sub("", read))} - {*_terms(before)}
-    return any(len(term) > 1 or not "a" <= term <= "z" for term in new)
+    new = {*_terms(text)}.difference(_terms(before), _ALPHABET)
+    return bool(new) and not new.isdisjoint(_terms(_SPEAKS.sub("", read)))
 
 
+_ALPHABET = "abcdefghijklmnopqrstuvwxyz"
 _SPEAKS = regex.compile(r"^\[\d{4}-\d\d-\d\d[^\]\n]*\] [^:\n]{1,80}: ", regex.MULTILINE)
 
 

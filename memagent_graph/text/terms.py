@@ -219,7 +219,7 @@ def _is_specific(term: str) -> bool:
 
 _LONG = 500
 """Code points from which on few texts have their terms kept: those of a chunk are many."""
-_of_long, _of_short = lru_cache(16)(_select_terms), lru_cache(1 << 11)(_select_terms)
+_of_long, _of_short = lru_cache(128)(_select_terms), lru_cache(1 << 12)(_select_terms)
 _EMPTY_STEMS = _EMPTY | {stem(word) for word in _EMPTY}
 
 _SOLID = rf"(?![{''.join(sorted(_EMPTY_CJK))}])[\p{{Han}}\p{{Katakana}}\p{{Hangul}}]"
@@ -366,7 +366,7 @@ _GROUP = 3
 """Digits between thousands separators."""
 
 
-@lru_cache(1 << 11)
+@lru_cache(1 << 12)
 def figures(text: str) -> tuple[Figure, ...]:
     """Return all numbers of a text, in order."""
     found = list[Figure]()
