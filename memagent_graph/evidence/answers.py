@@ -114,11 +114,8 @@ _SAMPLE = 4000
 _SPOKEN = 0.25
 """Share of the question's words from which a text speaks of it. On Natural Questions with a model
 of 1.5B, between a fifth and a third of the made-up answers and no right one are below it."""
-
-
 _CITED = 4
 """Most notes that one sentence of an answer rests on."""
-
 _LEAST_CITED = 0.1
 """Least share of the weight of a sentence that a further note must add."""
 

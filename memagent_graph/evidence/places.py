@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import regex
 from typing_extensions import TypedDict
 
-from memagent_graph.evidence.statements import LATIN, notes, passage_terms, passages, statements
-from memagent_graph.text.terms import specific_terms
+from memagent_graph.evidence.statements import notes, passage_terms, passages, statements
+from memagent_graph.text.terms import LATIN, specific_terms
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -150,52 +150,36 @@ def with_text(text: str, memory: Memory) -> Memory:
 
 _PRIOR = 50
 """Virtual sentences added to every text, so that idf does not depend on its length."""
-
 _MOST_POSTINGS = 64
 """Most sentences looked at for a term; a term found everywhere says nothing."""
-
 _ANSWERING = 1.4
 """Weight factor of a term that is not in the question."""
-
 _ABOUT = 0.3
 """Weight factor of a term from the heading, or from the text before the note in its line."""
-
 _CANDIDATES = 16
 """Best sentences that are considered as evidence."""
-
 _COMPARED = 6
 """Best sentences that are also compared by word order and context."""
-
 _ORDER = 0.3
 """Weight factor of two adjacent terms of a note that are adjacent in a sentence too."""
-
 _AROUND = 0.3
 """Weight factor of a term that only the neighbouring sentences have."""
-
 _NEIGHBOURS = 2
 """Sentences on either side that count as neighbours."""
-
 _LENGTH = 0.15
 """Length penalty: a sentence of twice the mean length has its score divided by 1 plus this."""
-
 _ADJACENT = 1.25
 """Factor for a second sentence that stands next to the first."""
-
 LEAST_COVERED = 0.25
 """Share of a note's weight that its evidence must cover."""
-
 _LEAST_ADDED = 0.2
 """Share of a note's weight that a second sentence must add."""
-
 _LEAST_PIECES = 2
 """Terms that a second sentence next to the first must add, beyond one name or number."""
-
 _LEAST_PIECES_AWAY = 3
 """Terms that a second sentence elsewhere must add, beyond one name or number."""
-
 _QUOTED = 0.7
 """Share of a sentence's terms with which a note counts as quoting it."""
-
 _LONGEST_RUN = 8
 """Longest name in scripts without spaces, in pairs of characters."""
 

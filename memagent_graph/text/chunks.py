@@ -231,8 +231,6 @@ def _passage_end(window: str, start: int) -> int:
 
 _LONGEST_GRAPHEME = 64
 """Code points looked at past the end of a passage, so that no grapheme is split."""
-
-
 _LIKELY_SIZE = 6
 """Code points that a token rarely exceeds."""
 

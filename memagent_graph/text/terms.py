@@ -60,6 +60,9 @@ _ASIAN = re.compile("[\u02ea\u02eb\u0e00-\u1cff\u2e80-\U0010ffff]")
 """Where all of these are, and more: a search for ranges is several times as fast."""
 _SPACED_TOKEN = regex.compile(r"\d+(?:[.,:]\d+)*|[^\W\d]\w*(?:['’]\p{L}+)?")
 """`_TOKEN` for text without unspaced scripts, in half the time."""
+LATIN = re.compile("[\x00-\x7f\xc0-\u024f\u2010-\u2027]*+\\Z")
+"""Latin text, in which `re` and `regex` know the same words and `re` takes half the time."""
+_LATIN_TOKEN = re.compile(r"\d+(?:[.,:]\d+)*|[^\W\d]\w*+(?:['’][^\W\d_]++)?")
 _LETTER, _MARKED = regex.compile(r"\X"), regex.compile(r"\p{M}")
 _PARTS = regex.compile(r"\p{Lu}+(?=\p{Lu}\p{Ll})|\p{Lu}?\p{Ll}+|\p{Lu}+|\p{N}+|[\p{Lo}\p{M}]+")
 _SHORTEST_AGENT = 5
@@ -169,8 +172,12 @@ def terms(text: str) -> list[str]:
     """Return all terms of a text, in order, with repetitions."""
     text = one_form(text)
     if _is_spaced(text):
-        return [*chain.from_iterable(map(word_terms, _SPACED_TOKEN.findall(text)))]
+        return [*chain.from_iterable(map(word_terms, _find_words(text)))]
     return _cut_unspaced(text)
+
+
+def _find_words(text: str) -> list[str]:
+    return (_LATIN_TOKEN if LATIN.match(text) else _SPACED_TOKEN).findall(text)
 
 
 def _is_spaced(text: str) -> bool:
@@ -203,7 +210,7 @@ def specific_terms(text: str) -> list[str]:
 def _select_terms(text: str) -> dict[str, None]:
     text = one_form(text)
     if _is_spaced(text):
-        words = dict.fromkeys(_SPACED_TOKEN.findall(text))
+        words = dict.fromkeys(_find_words(text))
         return dict.fromkeys(chain.from_iterable(map(_specific_of_word, words)))
     return dict.fromkeys(filter(_is_specific, _cut_unspaced(text)))
 
