@@ -215,10 +215,12 @@ class PassageIndex:
 
     def __init__(self, items: Sequence[Piece]) -> None:
         self.items = items
-        self.postings: dict[str, list[int]] = defaultdict(list)
+        found = defaultdict[str, list[int]](list)
         for number, item in enumerate(items):
             for term in item.terms:
-                self.postings[term].append(number)
+                found[term].append(number)
+        # Tuples of numbers, unlike lists, are no objects that the garbage collector walks through.
+        self.postings = {term: (*numbers,) for term, numbers in found.items()}
         self._usual = max(sum(len(item.terms) for item in items) / max(len(items), 1), 1)
         self.weight, self._around = cache(self._weigh), cache(self._look_around)
 
