@@ -27,13 +27,7 @@ from memagent_graph.evidence.places import (
     scripts,
     with_text,
 )
-from memagent_graph.evidence.statements import (
-    Claim,
-    Piece,
-    note_terms,
-    notes,
-    passage_terms,
-)
+from memagent_graph.evidence.statements import Claim, Piece, note_terms, notes, passage_terms
 from memagent_graph.text.chunks import Chunk
 from memagent_graph.text.source import TextSource
 from memagent_graph.text.terms import Figure, names, word_terms

@@ -8,12 +8,11 @@ from collections import Counter
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import cached_property
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from memagent_graph.errors import SourceChangedError
-from memagent_graph.sync import in_thread
 from memagent_graph.text.chunks import Chunk, chunks, next_chunk, table_header
 from memagent_graph.text.source import TextSource, parts_with_offsets
 
@@ -164,16 +163,25 @@ class Cutter:
     def _begin(self, position: int) -> Future[Chunk | None]:
         """The chunk at a position, for all folds that need it; the first caller has it cut."""
         with self._lock:
-            if (begun := self._begun.get(position)) is None:
-                if self._few:
-                    (begun := Future[Chunk | None]()).set_result(self.cut(position))
-                else:
-                    begun = in_thread(partial(self.cut, position))
-                self._begun[position] = begun
-                done = [at for at, one in self._begun.items() if one.done()]
-                for at in done[: max(len(self._begun) - _KEPT * self._segments, 0)]:
-                    del self._begun[at]
-            return begun
+            if (known := self._begun.get(position)) is not None:
+                return known
+            begun = self._begun[position] = Future[Chunk | None]()
+            done = [at for at, one in self._begun.items() if one.done()]
+            for at in done[: max(len(self._begun) - _KEPT * self._segments, 0)]:
+                del self._begun[at]
+        begun.set_running_or_notify_cancel()  # no fold that gives up cancels it
+
+        def settle() -> None:
+            try:
+                begun.set_result(self.cut(position))
+            except BaseException as error:  # noqa: BLE001 - raised by those who take the chunk
+                begun.set_exception(error)
+
+        if self._few:
+            settle()
+        else:  # a pool's threads would not survive a fork
+            threading.Thread(target=settle, name="memagent-cut", daemon=True).start()
+        return begun
 
     def cut(self, position: int) -> Chunk | None:
         """Return the chunk that begins at a position; None at the end of the document."""

@@ -18,12 +18,7 @@ from langgraph.graph import END
 from langgraph.types import Send
 from typing_extensions import TypedDict
 
-from memagent_graph.errors import (
-    BadRequestError,
-    ContextLengthError,
-    EmptyReplyError,
-    RefusalError,
-)
+from memagent_graph.errors import BadRequestError, ContextLengthError, EmptyReplyError, RefusalError
 from memagent_graph.evidence.places import join_memories, with_text
 from memagent_graph.graph.events import chunk_event, skip_event
 from memagent_graph.graph.reading import (
