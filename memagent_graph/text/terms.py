@@ -363,7 +363,8 @@ _FIGURE = late(
 )
 _NUMBERS = {*SMALL, *SCALES, *ORDINALS, *OTHERS, *map(str.lower, _MONTHS)}
 _NUMBERS |= {f"{word}s" for word in _NUMBERS}
-_SIGNS, _LETTERS_ONLY = regex.compile(rf"\d|\b[IVXL]{{2}}|[{_HAN}]"), re.compile("[a-z]+")
+_SIGNS = regex.compile(rf"\d|\b[IVXL]{{2}}|[{_HAN}]")
+_LETTERS_ONLY = re.compile("[a-z]+")
 _DAY_BESIDE = regex.compile(r"\.?,? ?\d")
 _AMBIGUOUS_MONTHS = frozenset({"March", "May", "Mar", "Jan", "Jun"})
 _GROUPED = regex.compile(r"\d{1,3}(?:,\d{3})++(?:\.\d++)?|\d{1,3}(?:\.\d{3}){2,}+")

@@ -50,7 +50,7 @@ CEILINGS = {
     "functions named by participles": Ceiling(0, 0),
     "lines of the largest module": Ceiling(500, 500),
     "modules": Ceiling(144, 130),
-    "lines": Ceiling(43_681, 39_000),
+    "lines": Ceiling(43_682, 39_000),
 }
 
 
