@@ -68,7 +68,7 @@ def _find_encoding(sample: bytes) -> str | None:
     for mark, name in _MARKS.items():
         if sample.startswith(mark):
             return name
-    if _ESCAPES.search(sample):
+    if sample.isascii() and _ESCAPES.search(sample):  # those encodings have seven bits
         found, _ = guess_encoding(sample)
         return widen(found) if found and found.startswith(("HZ", "ISO-2022")) else None
     even, odd = sample[::2].count(0), sample[1::2].count(0)  # of UTF-16, all are on one side

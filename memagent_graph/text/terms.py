@@ -60,6 +60,9 @@ _ASIAN = re.compile("[\u02ea\u02eb\u0e00-\u1cff\u2e80-\U0010ffff]")
 """Where all of these are, and more: a search for ranges is several times as fast."""
 _SPACED_TOKEN = regex.compile(r"\d+(?:[.,:]\d+)*|[^\W\d]\w*(?:['’]\p{L}+)?")
 """`_TOKEN` for text without unspaced scripts, in half the time."""
+LATIN = re.compile("[\x00-\x7f\xc0-\u024f\u2010-\u2027]*+\\Z")
+"""Latin text, in which `re` and `regex` know the same words and `re` takes half the time."""
+_LATIN_TOKEN = re.compile(r"\d+(?:[.,:]\d+)*|[^\W\d]\w*+(?:['’][^\W\d_]++)?")
 _LETTER, _MARKED = regex.compile(r"\X"), regex.compile(r"\p{M}")
 _PARTS = regex.compile(r"\p{Lu}+(?=\p{Lu}\p{Ll})|\p{Lu}?\p{Ll}+|\p{Lu}+|\p{N}+|[\p{Lo}\p{M}]+")
 _SHORTEST_AGENT = 5
@@ -167,8 +170,12 @@ def terms(text: str) -> list[str]:
     """Return all terms of a text, in order, with repetitions."""
     text = one_form(text)
     if _is_spaced(text):
-        return [*chain.from_iterable(map(word_terms, _SPACED_TOKEN.findall(text)))]
+        return [*chain.from_iterable(map(word_terms, _find_words(text)))]
     return _cut_unspaced(text)
+
+
+def _find_words(text: str) -> list[str]:
+    return (_LATIN_TOKEN if LATIN.match(text) else _SPACED_TOKEN).findall(text)
 
 
 def _is_spaced(text: str) -> bool:
@@ -201,7 +208,7 @@ def specific_terms(text: str) -> list[str]:
 def _select_terms(text: str) -> dict[str, None]:
     text = one_form(text)
     if _is_spaced(text):
-        words = dict.fromkeys(_SPACED_TOKEN.findall(text))
+        words = dict.fromkeys(_find_words(text))
         return dict.fromkeys(chain.from_iterable(map(_specific_of_word, words)))
     return dict.fromkeys(filter(_is_specific, _cut_unspaced(text)))
 
@@ -216,7 +223,7 @@ def _is_specific(term: str) -> bool:
 
 
 _LONG = 500  # code points from which on few texts have their terms kept: those of a chunk are many
-_of_long, _of_short = lru_cache(16)(_select_terms), lru_cache(1 << 11)(_select_terms)
+_of_long, _of_short = lru_cache(128)(_select_terms), lru_cache(1 << 12)(_select_terms)
 _EMPTY_STEMS = _EMPTY | {stem(word) for word in _EMPTY}
 
 _SOLID = rf"(?![{''.join(sorted(_EMPTY_CJK))}])[\p{{Han}}\p{{Katakana}}\p{{Hangul}}]"
@@ -344,6 +351,10 @@ _FIGURE = late(
     rf"|\b(?P<month>{'|'.join(_MONTHS)})\b"
     rf"|(?P<han>[{_HAN}]++)"
 )
+_NUMBERS = {*SMALL, *SCALES, *ORDINALS, *OTHERS, *map(str.lower, _MONTHS)}
+_NUMBERS |= {f"{word}s" for word in _NUMBERS}
+_SIGNS = regex.compile(rf"\d|\b[IVXL]{{2}}|[{_HAN}]")
+_LETTERS_ONLY = re.compile("[a-z]+")
 _DAY_BESIDE = regex.compile(r"\.?,? ?\d")
 _AMBIGUOUS_MONTHS = frozenset({"March", "May", "Mar", "Jan", "Jun"})
 _GROUPED = regex.compile(r"\d{1,3}(?:,\d{3})++(?:\.\d++)?|\d{1,3}(?:\.\d{3}){2,}+")
@@ -352,10 +363,12 @@ _YEAR_DIGITS = 4
 _GROUP = 3  # digits between thousands separators
 
 
-@lru_cache(1 << 11)
+@lru_cache(1 << 12)
 def figures(text: str) -> tuple[Figure, ...]:
     """Return all numbers of a text, in order."""
-    found = []
+    found = list[Figure]()
+    if _NUMBERS.isdisjoint(_LETTERS_ONLY.findall(text.casefold())) and not _SIGNS.search(text):
+        return ()
     for match in _FIGURE.finditer(text):
         kind = match.lastgroup
         values, parts = _read_figure(match, text)
