@@ -3,6 +3,7 @@
 from typing import TypedDict
 
 import pytest
+from langchain_core.messages import HumanMessage
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import START, StateGraph
@@ -13,6 +14,7 @@ from memagent_graph.seams import (
     channels_of,
     checkpointer_of,
     is_answered,
+    replaces_messages,
     runs_of,
     runtime_of,
     with_checkpointer,
@@ -67,6 +69,13 @@ def test_a_node_knows_the_keys_of_the_state_that_it_writes_to(saver):
 
     assert agent.invoke({"other": 1}, THREAD)["found"] == ["found", "other"]
     assert channels_of({}) == {}
+
+
+def test_no_message_is_replaced_where_the_state_has_none():
+    agent = graph(lambda config: replaces_messages(config, [HumanMessage("B")]))
+
+    assert agent.invoke({"found": None})["found"] is False
+    assert not replaces_messages({}, [HumanMessage("B")])
 
 
 def test_a_graph_within_a_node_finds_the_checkpointer_of_its_host():
