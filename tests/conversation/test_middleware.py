@@ -2,7 +2,6 @@ import inspect
 import random
 import sys
 from contextlib import suppress
-from itertools import pairwise
 from typing import Annotated
 from uuid import UUID
 
@@ -242,16 +241,6 @@ def test_a_prompt_that_other_middleware_sets_and_the_memory_are_both_shown(first
 
     assert system.text == "Be brief."
     assert last.text.count("I keep bees near Lugo.") == 1
-
-
-def test_what_the_model_was_sent_before_it_is_sent_again_so_that_caches_have_it():
-    model = ScriptedChatModel("A", "B", "C")
-    agent = create_agent(model, [], middleware=[remembering()], checkpointer=InMemorySaver())
-    for said in ("hello", "I sail.", "Do I keep bees?"):
-        agent.invoke({"messages": [("human", said)]}, ANN)
-
-    for before, now in pairwise([call.messages for call in model.calls]):
-        assert now[: len(before) - 1] == before[:-1]
 
 
 def test_what_is_remembered_takes_at_most_twice_the_tokens_of_a_memory():

@@ -410,10 +410,8 @@ def test_forgetting_deletes_the_threads_of_a_user_and_says_which_others_spoke_in
 
 def test_a_thread_whose_state_names_nobody_goes_if_it_was_folded(saver):
     memory = ConversationMemory(remember_within=0)
-    builder = StateGraph(MessagesState)
-    builder.add_node("talk", lambda state: {})
-    builder.add_edge(START, "talk")
-    agent = builder.compile(checkpointer=saver)
+    talk = StateGraph(MessagesState).add_node("talk", lambda state: {})
+    agent = talk.add_edge(START, "talk").compile(saver)
     for thread in ("monday", "tuesday"):
         say(agent, "I breed quokkas.", of("ann", thread))
     memory.save([HumanMessage("I breed quokkas.")], user="ann", thread="monday")
