@@ -219,6 +219,12 @@ class TestFolder:
         assert "first file" in text
         assert "third" not in text
 
+    def test_the_encoding_of_a_program_in_it_is_not_guessed(self, folder, monkeypatch):
+        monkeypatch.setitem(sys.modules, "chardet", None)
+        (folder / "module.pyc").write_bytes(b"\xcb\r\r\n\0\x1b$\xff" * 50)
+
+        assert "first" in whole(open_source(folder))
+
     def test_links_that_lead_out_of_it_are_left_out_and_counted(self, folder, tmp_path_factory):
         outside = tmp_path_factory.mktemp("outside")
         write(outside / "key.txt", "the private key")
