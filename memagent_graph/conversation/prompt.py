@@ -156,7 +156,7 @@ class Reminders:
         pieces = (piece for one in self._shown.values() for piece in one.pieces)
         said = {piece.said for piece in pieces if isinstance(piece, MessagePassage)}
         known = Kept([*kept.pages, Page(waiting)])
-        stands = all(map(known.has, said))
+        stands = all(map(known.has, said)) and not _list_edited(kept, waiting)
         if not (stands and await _follows(personal, head, self.version)):
             self._shown.clear()
         self.version = "" if head is None else head.id
@@ -191,12 +191,12 @@ class Reminders:
 
 
 async def _follows(personal: UserMemory, head: MemoryVersion | None, version: str) -> bool:
-    """Whether only folds, a few, have led from a version to the newest; "" is from none."""
+    """Whether only folds of new messages, a few, have led from a version, or "", to the newest."""
     at: MemoryVersion | BadRecordError | None = head
     for _ in range(_MOST_FOLDS if version else 0):
         if not isinstance(at, MemoryVersion) or version == at.id:
             break
-        if not isinstance(at.made_by, MessageFold):
+        if not isinstance(at.made_by, MessageFold) or at.made_by.corrects:
             return False
         (at,) = await find_versions(personal.bank, [at.parent])
     return not version or (isinstance(at, MemoryVersion) and at.id == version)

@@ -410,6 +410,25 @@ def test_a_turn_that_is_resumed_is_shown_what_it_was_shown():
     assert len({*asked_in(model)}) == 1
 
 
+@pytest.mark.parametrize("flushes", [True, False])
+@pytest.mark.parametrize("first", ["Good morning.", "Where do I live?"])
+def test_what_was_shown_and_is_edited_in_another_thread_is_shown_no_more(first, flushes):
+    memory = ConversationMemory(store=InMemoryStore(), **NEVER)
+    model = ScriptedChatModel(lambda _: "Noted.")
+    graph = agent_with(memory, model=model)
+    say(graph, "I live in Hamburg.", ANN, id="m")
+    memory.flush()
+    say(graph, first, of("ann", "tuesday"))
+    say(graph, "I live in Husum.", ANN, id="m")
+    if flushes:
+        memory.flush()
+    say(graph, "Is it far from the sea?", of("ann", "tuesday"))
+
+    before, after = ("".join(m.text for m in model.calls[at].messages) for at in (1, -1))
+    assert "Hamburg" in before
+    assert "Hamburg" not in after
+
+
 FORGETTING = {
     "subject": (lambda memory: memory.forget_about("ann", "bees"), "bees"),
     "messages": (lambda memory: memory.forget_messages("ann", ["b"]), "<passages>"),
