@@ -128,8 +128,8 @@ _POINTS = regex.compile(
     "[\u0591-\u05bd\u05bf\u05c1\u05c2\u05c4\u05c5\u05c7\u0610-\u061a\u0640\u064b-\u065f\u0670]"
 )
 """Vowel points of Hebrew and Arabic, which most texts leave out, and the stroke in wide words."""
-_SIGNS = (_INVISIBLE, _JOINERS, _WIDE, _POINTS)
-_RARE = re.compile("|".join(each.pattern.rstrip("+") for each in _SIGNS))
+_LEFT_OUT = (_INVISIBLE, _JOINERS, _WIDE, _POINTS)
+_RARE = re.compile("|".join(each.pattern.rstrip("+") for each in _LEFT_OUT))
 """All of these: most texts have none, which one search shows."""
 
 
