@@ -30,7 +30,7 @@ from memagent_graph.memory.bank import MemoryBank
 from memagent_graph.memory.chain import find_versions
 from memagent_graph.memory.forget import release
 from memagent_graph.memory.items import label
-from memagent_graph.memory.stores import erase
+from memagent_graph.memory.maintenance import erase
 from memagent_graph.memory.version import (
     History,
     MemoryVersion,

@@ -23,8 +23,7 @@ from memagent_graph.conversation.user_memory import (
 )
 from memagent_graph.errors import BadRecordError, StoreError
 from memagent_graph.memory.items import NAMESPACE, Records, check_namespace
-from memagent_graph.memory.maintenance import quote, to_markdown
-from memagent_graph.memory.stores import erase
+from memagent_graph.memory.maintenance import erase, quote, to_markdown
 from memagent_graph.memory.version import MemoryVersion
 from memagent_graph.sync import to_sync
 

@@ -1,25 +1,20 @@
-"""Open a store from a Redis URL, an SQLite file or the environment, and erase what it deleted."""
+"""Open a store from a Redis URL, an SQLite file or the environment."""
 
 from __future__ import annotations
 
-import asyncio
 import os
 import sqlite3
 import time
-from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
-
-from langgraph.store.memory import InMemoryStore
+from typing import TYPE_CHECKING
 
 from memagent_graph.errors import StoreError, install_hint
 from memagent_graph.memory.circuit import store_seconds
-from memagent_graph.seams import call_with_connection, drop_empty_namespaces
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from contextlib import AbstractContextManager
 
     from langgraph.store.base import BaseStore
     from langgraph.store.sqlite import SqliteStore
@@ -127,47 +122,3 @@ def _blame(file: Path) -> Iterator[None]:
             "folder, or name another file or a Redis URL in MEMAGENT_STORE."
         )
         raise StoreError(message) from error
-
-
-_STATEMENTS = ("VACUUM", "PRAGMA wal_checkpoint(TRUNCATE)")
-"""The first rewrites the database, the second writes it to the file and empties the log. The first
-column of the checkpoint's row says whether another connection prevented that.
-"""
-
-
-async def erase(holder: object) -> str:
-    """Overwrite what a store or checkpointer of LangGraph still has of deleted items.
-
-    SQLite files are rewritten, which takes time and disk space in proportion to their size.
-
-    Args:
-        holder: the store or checkpointer.
-
-    Returns:
-        Where deleted text may still be, and what to do about it; "" if nowhere.
-    """
-    if isinstance(holder, InMemoryStore):
-        drop_empty_namespaces(holder)
-    connection: Any = getattr(holder, "conn", None)
-    lock: Any = getattr(holder, "lock", None)
-    try:
-        if isinstance(connection, sqlite3.Connection) and lock is not None:
-            await asyncio.to_thread(_erase, connection, lock)
-        elif isinstance(lock, asyncio.Lock) and type(connection).__module__.startswith("aiosqlite"):
-            async with lock:
-                await call_with_connection(connection, _erase)
-    except sqlite3.Error as error:
-        return (
-            f"The SQLite file could not be rewritten ({error}), so its free pages and its log "
-            "may still hold what was deleted. Stop the other programs that use the file, and run "
-            f'sqlite3 FILE "{"; ".join(_STATEMENTS)}".'
-        )
-    return ""
-
-
-def _erase(file: sqlite3.Connection, lock: AbstractContextManager[object] | None = None) -> None:
-    with lock or nullcontext():
-        file.commit()
-        *_, row = [file.execute(words).fetchone() for words in _STATEMENTS]
-    if row and row[0]:
-        raise sqlite3.OperationalError("another program is reading its log")
