@@ -297,7 +297,7 @@ def disarm(value: str, template: str, control: Collection[str] = ()) -> str:
     """
     forged = _forgery_pattern(template, frozenset(control))
     value = replace_surrogates(forged.sub(_replace, value))
-    if value.isascii() and not _COMMANDS.search(value):
+    if (value.isascii() and not _COMMANDS.search(value)) or not _OPENER.search(value):
         return value
 
     spelled = value.translate(_TAG_LETTERS)
@@ -360,6 +360,7 @@ _LOOK_ALIKES = str.maketrans({alike: sign for sign, some in _ALIKE.items() for a
 
 _LESS, _MORE = "<" + _ALIKE["<"], ">" + _ALIKE[">"]
 _OPEN, _SHUT = r"\[" + _ALIKE["["], r"\]" + _ALIKE["]"]
+_OPENER = re.compile(f"[{_LESS}{_OPEN}{_SHUT}\U000e0020-\U000e007e]")
 _ANGLED = rf"(?:[{_HIDDEN}]*+[{_LESS}])?+(?:[{_HIDDEN}]*+[^{_HIDDEN}{_LESS}{_MORE}]){{0,64}}+"
 _SQUARE = rf"(?:[{_HIDDEN}]*+[^{_HIDDEN}{_OPEN}{_SHUT}]){{1,40}}+"
 _SUSPECT = templates.late(

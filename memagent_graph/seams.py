@@ -1,6 +1,6 @@
 """Every private name of other libraries that this one needs, and nothing else.
 
-Each has a test in tests/test_seams.py that says what breaks without it.
+Tests fail without each of them: those of tests/test_seams.py where no others would.
 """
 
 from __future__ import annotations

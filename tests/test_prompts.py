@@ -229,13 +229,14 @@ def test_a_model_is_told_in_words_how_much_it_may_write_and_less_the_second_time
     "templates",
     [
         {"update": "{question} {memory}"},
+        {"update": "What of {question}?"},  # without the memory, it needs the chunk
         {"answer": "{question}"},
         {"answer": "{question}{memory}{chunk}"},
         {"answer": "{question} {memory} {words}"},
     ],
 )
 def test_a_template_without_its_fields_or_with_another_is_refused(templates):
-    with pytest.raises(ConfigurationError, match="needs|answer prompt"):
+    with pytest.raises(ConfigurationError, match="needs|(answer|update) prompt"):
         Prompts(**templates)
 
 

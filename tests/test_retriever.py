@@ -45,11 +45,13 @@ def corpus(tmp_path=None):
     return tmp_path
 
 
-class Fixed(BaseRetriever):
+class Matching(BaseRetriever):
+    """Finds the documents whose source the query names."""
+
     documents: list[Document]
 
     def _get_relevant_documents(self, query, *, run_manager):
-        return self.documents
+        return [item for item in self.documents if item.metadata["source"] in query]
 
 
 @pytest.mark.parametrize("segments", [1, 3])
@@ -95,14 +97,18 @@ def test_at_most_k_documents_are_returned_those_that_the_answer_stands_in_first(
     assert {document.metadata["source"] for document in found} == {"lease.txt", "people.txt"}
 
 
-def test_another_retrievers_results_are_read_and_nothing_else():
-    lease, *_ = corpus()
-    retriever = MemAgentRetriever(corpus=Fixed(documents=[lease, Document("")]))
+def test_another_retrievers_results_are_read_for_each_query_and_nothing_else():
+    left, right = (
+        Document(f"The {name} lamp is red.", metadata={"source": name})
+        for name in ("left", "right")
+    )
+    empty = Document("", metadata={"source": "lamp"})
+    retriever = MemAgentRetriever(corpus=Matching(documents=[left, empty, right]))
 
-    found = retriever.invoke(QUESTION)
+    found = retriever.batch(["Which is the left lamp?", "Which is the right lamp?", "Who?"])
 
-    assert [document.metadata["source"] for document in found] == ["lease.txt"]
-    assert MemAgentRetriever(corpus=Fixed(documents=[])).invoke(QUESTION) == []
+    sources = [[document.metadata["source"] for document in documents] for documents in found]
+    assert sources == [["left"], ["right"], []]
 
 
 @pytest.mark.parametrize("segments", [1, 2])
@@ -338,22 +344,6 @@ def test_a_query_that_fails_does_not_fail_the_others(how):
     gone = MemAgentRetriever(corpus=Path("gone.txt"))
     assert all(isinstance(e, MemAgentError) for e in gone.batch(QUERIES, return_exceptions=True))
     assert retriever.batch([]) == []
-
-
-def test_with_another_retriever_as_corpus_each_query_reads_its_own_results():
-    class Matching(Fixed):
-        def _get_relevant_documents(self, query, *, run_manager):
-            return [item for item in self.documents if item.metadata["source"] in query]
-
-    documents = [
-        Document(f"The {name} lamp is red.", metadata={"source": name})
-        for name in ("left", "right")
-    ]
-    retriever = MemAgentRetriever(corpus=Matching(documents=documents))
-
-    found = retriever.batch(["Which is the left lamp?", "Which is the right lamp?"])
-
-    assert [[item.metadata["source"] for item in items] for items in found] == [["left"], ["right"]]
 
 
 @pytest.mark.parametrize("queries", [QUERIES[:1], QUERIES])

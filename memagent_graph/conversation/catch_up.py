@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from memagent_graph.conversation.messages import by_owner, is_unmarked, stamp
 from memagent_graph.conversation.session import Talk
 from memagent_graph.conversation.thread import USER_KEY, AnonymousUser, KeptThread, messages_in
-from memagent_graph.memory.forget import erase
+from memagent_graph.memory.maintenance import erase
 from memagent_graph.sync import ask_saver, see_checkpoints, to_sync
 
 if TYPE_CHECKING:

@@ -175,6 +175,10 @@ class Kept:
         """All messages, in the order in which they were folded."""
         return chain.from_iterable(page.said for page in self.pages)
 
+    def has(self, message: KeptMessage) -> bool:
+        """Whether a message is kept with this text."""
+        return any((message.id, message.text) in page.texts for page in self.pages)
+
 
 _lock = threading.Lock()
 _cached: OrderedDict[tuple[int, tuple[str, ...]], Kept] = OrderedDict()

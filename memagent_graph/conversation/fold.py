@@ -444,7 +444,7 @@ class Folding:
             document=ReadDocument(source.digest, thread, source.length, source.length),
             memory=Memory(fold["memory"], unsupported=unsupported),
             tokens=reading.tokenizer.count(fold["memory"]),
-            made_by=MessageFold(thread, tuple(str(message.id) for message in new)),
+            made_by=MessageFold(thread, tuple(str(message.id) for message in new), bool(was)),
             cut=progress["cut"],
             told=sources,
             warnings=warnings,

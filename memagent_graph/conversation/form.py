@@ -7,12 +7,12 @@ import logging
 from bisect import bisect, bisect_left
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from itertools import groupby
+from itertools import chain, groupby
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import regex
 
-from memagent_graph.conversation.built_in import read_remarks, topics, write_remarks
+from memagent_graph.conversation.built_in import Remark, read_remarks, topics, write_remarks
 from memagent_graph.conversation.profile import Fields, Past, read_entries, write_entries
 from memagent_graph.conversation.profile_reader import PROFILE_QUESTION
 from memagent_graph.conversation.reader import STANDING_QUESTION, facts_of_schema
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from pydantic import BaseModel
 
     from memagent_graph.config import ReadingConfig
-    from memagent_graph.conversation.built_in import Remark
     from memagent_graph.conversation.episodes import KeptMessage
     from memagent_graph.conversation.messages import ConversationSource
     from memagent_graph.conversation.profile import FieldValue
@@ -271,8 +270,14 @@ class NotesForm:
 
     def drop(self, text: str, subject: frozenset[str]) -> Dropped:
         """Return a memory without statements about a subject, and these."""
-        left, gone = drop_statements(text, subject.issubset)
-        return (write_remarks([*read_remarks(left)]), gone) if gone else (text, [])
+        kept, gone = list[Remark](), list[str]()
+        for (day, speaker), group in groupby(read_remarks(text), lambda one: one[:2]):
+            parts = [drop_statements(one.text, subject.issubset) for one in group]
+            lines = "\n".join(left for left, _ in parts)
+            lines, went = drop_statements(lines, subject.issubset)  # what stands in several
+            gone += [*chain.from_iterable(dropped for _, dropped in parts), *went]
+            kept += [Remark(day, speaker, one) for one in lines.splitlines() if one.strip()]
+        return (write_remarks(kept), gone) if gone else (text, [])
 
     def drop_said(self, words: Sequence[str], left: Sequence[str], text: str) -> Dropped:
         """Return a memory without what stands in some messages, and in none of others; and that.

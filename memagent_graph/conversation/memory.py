@@ -18,7 +18,7 @@ from memagent_graph.conversation.catch_up import aforget
 from memagent_graph.conversation.form import choose_recalled, write_passages
 from memagent_graph.conversation.messages import find_current, is_reply
 from memagent_graph.conversation.profile import entries_of
-from memagent_graph.conversation.prompt import find_passages, render_recalled
+from memagent_graph.conversation.prompt import drop_edited, find_passages, render_recalled
 from memagent_graph.conversation.proposal import Decision, list_proposals
 from memagent_graph.conversation.session import ConversationSettings, Shape, Talk
 from memagent_graph.conversation.thread import AnonymousUser, Speakers, access_of, list_said
@@ -94,9 +94,8 @@ class ConversationMemory(ConversationSettings[Shape]):
             returns it for the id of a user.
         read_only: whether to attach the memories of another agent: prompts have them, and every
             write of this one is refused.
-        redact: function that each message's text passes through before the model reads it or
-            anything is stored, to mask card numbers for instance. It is called in the event loop;
-            if it fails, the messages stay unfolded.
+        redact: function that each message's text passes through, in the event loop, before the
+            model reads it or anything is stored; if it fails, the messages stay unfolded.
         approve: whether to wait for approval before a fold changes the memory; see `proposals`. A
             function decides at once: it gets the `Proposal`, and returns True, False, another text
             for the memory, or None to let it wait. It may be a coroutine function.
@@ -207,12 +206,13 @@ class ConversationMemory(ConversationSettings[Shape]):
         """Return memory and passages of `aprompt`; `reminders` are given what they do not have."""
         backlog, personal = self.people.backlog(user, store), self.people.of(user, store)
         text, messages = find_current(about)
-        found: Any = ()
+        found, memory = cast("Any", ()), backlog.last_seen
         try:
             head, (kept, waiting) = await asyncio.gather(
                 personal.head(), personal.episodes.read_all(empty=not text)
             )
-            backlog.last_seen = "" if head is None else head.text
+            memory = backlog.last_seen = "" if head is None else head.text
+            memory = drop_edited(self.form, memory, kept, waiting)
             if reminders:
                 await reminders.check(personal, head, kept, waiting)
             if kept.pages or waiting:
@@ -224,13 +224,13 @@ class ConversationMemory(ConversationSettings[Shape]):
             raise
         except Exception as error:  # noqa: BLE001 - whatever a store raises, the conversation goes on
             _log.warning("The memory of a user could not be loaded: %s", error)
-        reading, memory = self._folding.reading, self.form.render(drop_ended(backlog.last_seen))
+        reading, memory = self._folding.reading, self.form.render(drop_ended(memory))
         tokens, counter = reading.config.memory_tokens, reading.tokenizer
         memory = self.form.choose_near(memory, text, tokens, counter) if found else memory
         whole = self.form.fields is not None
         memory, chosen = choose_recalled(memory, found, text, tokens, counter, whole=whole)
         if reminders:
-            reminders.add(list_said(messages), memory, chosen, whole=whole)
+            reminders.add(list_said(messages), memory, chosen, tokens, counter, whole=whole)
         return memory, write_passages(chosen)
 
     async def aobserve(

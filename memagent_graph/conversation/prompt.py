@@ -42,8 +42,10 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from memagent_graph.conversation.episodes import KeptMessage
+    from memagent_graph.conversation.form import NotesForm
     from memagent_graph.conversation.user_memory import UserMemory
     from memagent_graph.errors import BadRecordError
+    from memagent_graph.text.tokens import Tokenizer
 
     _OfTerm = Callable[[str], NDArray[Any]]
 
@@ -103,10 +105,11 @@ def render_recalled(memory: str, passages: str, said: str = "", *, again: bool =
 
 
 class _Reminder(NamedTuple):
-    """Text before a message that is `about` something, and the pieces that it has."""
+    """Text before a message that is `about` something, its tokens, and the pieces that it has."""
 
     about: str
     text: str
+    tokens: int
     pieces: tuple[Hashable, ...]
 
 
@@ -114,8 +117,9 @@ class Reminders:
     """Texts about a user in a view of a thread, each before one of its messages.
 
     It stays where it is as long as the view begins with the same message, so that each prompt
-    continues the one before it, which caches know. Before the last message stands what is new.
-    `version` is the memory's, as it was shown.
+    continues the one before it, which caches know. Before the last message stands what is new. If
+    all would have more than twice the tokens of a memory, it begins anew there. `version` is the
+    memory's, as it was shown.
     """
 
     def __init__(self) -> None:
@@ -149,16 +153,23 @@ class Reminders:
         waiting: Sequence[KeptMessage],
     ) -> None:
         """Show nothing any more if something was forgotten or edited elsewhere since then."""
-        pages = [{(one.id, one.text) for one in waiting}, *(page.texts for page in kept.pages)]
         pieces = (piece for one in self._shown.values() for piece in one.pieces)
-        said = {(one.said.id, one.said.text) for one in pieces if isinstance(one, MessagePassage)}
-        stands = all(any(one in page for page in pages) for one in said)
+        said = {piece.said for piece in pieces if isinstance(piece, MessagePassage)}
+        known = Kept([*kept.pages, Page(waiting)])
+        stands = all(map(known.has, said)) and not _list_edited(kept, waiting)
         if not (stands and await _follows(personal, head, self.version)):
             self._shown.clear()
         self.version = "" if head is None else head.id
 
     def add(
-        self, said: Mapping[str, str], memory: str, found: Iterable[MessagePassage], *, whole: bool
+        self,
+        said: Mapping[str, str],
+        memory: str,
+        found: Sequence[MessagePassage],
+        tokens: int,
+        tokenizer: Tokenizer,
+        *,
+        whole: bool,
     ) -> None:
         """Put what is not shown yet before the last message; a `whole` memory if it changed."""
         key, about = [*said.items()][-1]
@@ -171,16 +182,21 @@ class Reminders:
         quoted = (one.text for one in known if isinstance(one, MessagePassage))
         there = "\n".join([*said.values(), *quoted])
         text = render_recalled(left, write_passages(new), there, again=bool(known))
-        self._shown[key] = _Reminder(about, text, (*notes, *new))
+        size = tokenizer.count(text)
+        if known and size + sum(one.tokens for one in self._shown.values()) > 2 * tokens:
+            self._shown.clear()
+            return self.add(said, memory, found, tokens, tokenizer, whole=whole)
+        self._shown[key] = _Reminder(about, text, size, (*notes, *new))
+        return None
 
 
 async def _follows(personal: UserMemory, head: MemoryVersion | None, version: str) -> bool:
-    """Whether only folds, a few, have led from a version to the newest; "" is from none."""
+    """Whether only folds of new messages, a few, have led from a version, or "", to the newest."""
     at: MemoryVersion | BadRecordError | None = head
     for _ in range(_MOST_FOLDS if version else 0):
         if not isinstance(at, MemoryVersion) or version == at.id:
             break
-        if not isinstance(at.made_by, MessageFold):
+        if not isinstance(at.made_by, MessageFold) or at.made_by.corrects:
             return False
         (at,) = await find_versions(personal.bank, [at.parent])
     return not version or (isinstance(at, MemoryVersion) and at.id == version)
@@ -375,18 +391,15 @@ def find_passages(
     Messages that wait to be folded are in no notes: the newest come before less good passages. One
     that was taken back has no text. `known` are ids and texts of messages to leave out.
     """
-    now = {(one.thread, one.id): one.text for one in waiting}
-    said = (one for page in kept.pages if page.keys & now.keys() for one in page.said)
-    before = {(one.thread, one.id): one.text for one in said if (one.thread, one.id) in now}
     seen = {"", about}
     new = [
         one
         for one in waiting
-        if before.get((one.thread, one.id)) != one.text  # else folded, and about to wait no more
+        if not kept.has(one)  # else it is folded, and about to wait no more
         if one.text not in seen and (one.id, one.text) not in known
         if one.day >= since and allows(one.text)
     ]
-    known |= {(key[1], text) for key, text in before.items() if text != now[key]}
+    known |= {(one.id, one.text) for one in _list_edited(kept, waiting)}
     searched = Kept([*kept.pages, Page(new)]) if new else kept
     found = recall(searched).find(about, since=since, known=known)
     allowed = (passage for passage in found if allows(passage.text))
@@ -399,6 +412,20 @@ def find_passages(
     shown = {number for number, _ in newest} - has
     rest = (passage for passage in allowed if passage.message not in shown)
     return chain(best, rest) if best else ()
+
+
+def _list_edited(kept: Kept, waiting: Sequence[KeptMessage]) -> list[KeptMessage]:
+    """Return kept messages as they were before they were edited or taken back, which waits."""
+    now = {(one.thread, one.id): one.text for one in waiting}
+    said = (one for page in kept.pages if page.keys & now.keys() for one in page.said)
+    return [one for one in said if now.get((one.thread, one.id), one.text) != one.text]
+
+
+def drop_edited(form: NotesForm, memory: str, kept: Kept, waiting: Sequence[KeptMessage]) -> str:
+    """Return a memory without what stands in edited messages alone, whose fold still waits."""
+    was = [one.text for one in _list_edited(kept, waiting)]
+    left = [one.text for one in (*kept.said, *waiting) if one.text not in was] if was else []
+    return form.drop_said(was, left, memory)[0] if was else memory
 
 
 _BEST, _WAITING = 4, 8

@@ -27,9 +27,10 @@ from memagent_graph.errors import (
 from memagent_graph.evidence.places import Memory
 from memagent_graph.memory.atomic import MOST_LOST_RACES, pause
 from memagent_graph.memory.bank import MemoryBank
-from memagent_graph.memory.chain import find_versions, release
-from memagent_graph.memory.forget import erase
+from memagent_graph.memory.chain import find_versions
+from memagent_graph.memory.forget import release
 from memagent_graph.memory.items import label
+from memagent_graph.memory.maintenance import erase
 from memagent_graph.memory.version import (
     History,
     MemoryVersion,

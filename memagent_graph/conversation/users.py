@@ -22,9 +22,8 @@ from memagent_graph.conversation.user_memory import (
     unknown_user,
 )
 from memagent_graph.errors import BadRecordError, StoreError
-from memagent_graph.memory.forget import erase
 from memagent_graph.memory.items import NAMESPACE, Records, check_namespace
-from memagent_graph.memory.maintenance import quote, to_markdown
+from memagent_graph.memory.maintenance import erase, quote, to_markdown
 from memagent_graph.memory.version import MemoryVersion
 from memagent_graph.sync import to_sync
 

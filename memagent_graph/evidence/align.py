@@ -27,13 +27,7 @@ from memagent_graph.evidence.places import (
     scripts,
     with_text,
 )
-from memagent_graph.evidence.statements import (
-    Claim,
-    Piece,
-    note_terms,
-    notes,
-    passage_terms,
-)
+from memagent_graph.evidence.statements import Claim, Piece, note_terms, notes, passage_terms
 from memagent_graph.text.chunks import Chunk
 from memagent_graph.text.source import TextSource
 from memagent_graph.text.terms import Figure, names, word_terms
@@ -46,16 +40,12 @@ State = Literal["supported", "unsupported", "unknown"]
 
 _SAME = 0.9
 """A note rewrites an older one if that covers at least this share of what the chunk covers."""
-
 _ADDED = 0.15
 """Share of a note's weight that the second basis (chunk or older notes) must add to count too."""
-
 _MOST_REWRITTEN = 4
 """Most older notes that one note rewrites."""
-
 _CLAUSE_END = regex.compile(r"[,;，；、][ ]?(?:(?:and|or|und|et|y)\s)?|\s(?:and|und|et|y)\s")
 """What stands between the parts of a list."""
-
 _SAID = 0.6
 """Share of a clause's weight from which a single sentence says the same, in at least so many words
 besides the name or number."""
@@ -63,13 +53,10 @@ _LEAST_SAID = 2
 
 _FOUND_LATER = 0.6
 """Share of an older note's weight that a later chunk must cover to become its evidence."""
-
 _ASKED = 0.5
 """Share of the question's words, and at least two, from which a note speaks of its subject."""
-
 _BORROWED = 0.3
 """Share of these below which the text around a note's evidence does not speak of it."""
-
 _AROUND = 8
 """Sentences before and after a note's evidence that may name its subject."""
 

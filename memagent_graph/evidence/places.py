@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import regex
 from typing_extensions import TypedDict
 
-from memagent_graph.evidence.statements import LATIN, notes, passage_terms, passages, statements
-from memagent_graph.text.terms import specific_terms
+from memagent_graph.evidence.statements import notes, passage_terms, passages, statements
+from memagent_graph.text.terms import LATIN, specific_terms
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -150,52 +150,36 @@ def with_text(text: str, memory: Memory) -> Memory:
 
 _PRIOR = 50
 """Virtual sentences added to every text, so that idf does not depend on its length."""
-
 _MOST_POSTINGS = 64
 """Most sentences looked at for a term; a term found everywhere says nothing."""
-
 _ANSWERING = 1.4
 """Weight factor of a term that is not in the question."""
-
 _ABOUT = 0.3
 """Weight factor of a term from the heading, or from the text before the note in its line."""
-
 _CANDIDATES = 16
 """Best sentences that are considered as evidence."""
-
 _COMPARED = 6
 """Best sentences that are also compared by word order and context."""
-
 _ORDER = 0.3
 """Weight factor of two adjacent terms of a note that are adjacent in a sentence too."""
-
 _AROUND = 0.3
 """Weight factor of a term that only the neighbouring sentences have."""
-
 _NEIGHBOURS = 2
 """Sentences on either side that count as neighbours."""
-
 _LENGTH = 0.15
 """Length penalty: a sentence of twice the mean length has its score divided by 1 plus this."""
-
 _ADJACENT = 1.25
 """Factor for a second sentence that stands next to the first."""
-
 LEAST_COVERED = 0.25
 """Share of a note's weight that its evidence must cover."""
-
 _LEAST_ADDED = 0.2
 """Share of a note's weight that a second sentence must add."""
-
 _LEAST_PIECES = 2
 """Terms that a second sentence next to the first must add, beyond one name or number."""
-
 _LEAST_PIECES_AWAY = 3
 """Terms that a second sentence elsewhere must add, beyond one name or number."""
-
 _QUOTED = 0.7
 """Share of a sentence's terms with which a note counts as quoting it."""
-
 _LONGEST_RUN = 8
 """Longest name in scripts without spaces, in pairs of characters."""
 
@@ -231,16 +215,18 @@ class PassageIndex:
 
     def __init__(self, items: Sequence[Piece]) -> None:
         self.items = items
-        self._postings: dict[str, list[int]] = defaultdict(list)
+        found = defaultdict[str, list[int]](list)
         for number, item in enumerate(items):
             for term in item.terms:
-                self._postings[term].append(number)
+                found[term].append(number)
+        # Tuples of numbers, unlike lists, are no objects that the garbage collector walks through.
+        self.postings = {term: (*numbers,) for term, numbers in found.items()}
         self._usual = max(sum(len(item.terms) for item in items) / max(len(items), 1), 1)
         self.weight, self._around = cache(self._weigh), cache(self._look_around)
 
     def _weigh(self, term: str) -> float:
         """Return the idf of a term."""
-        count = len(self._postings.get(term, ()))
+        count = len(self.postings.get(term, ()))
         return log(1 + (len(self.items) + _PRIOR) / (count + 0.5))
 
     def want(self, note: Piece, asked: Collection[str], about: Iterable[str] = ()) -> NoteTerms:
@@ -278,17 +264,22 @@ class PassageIndex:
         pieces, beside = (tuple(self.items[at] for at in numbers) for numbers in (chosen, near))
         return Match((*chosen,), pieces, beside, frozenset(found), covered, scores[first])
 
+    def add_up(self, weights: Mapping[str, float], most: int | None = None) -> dict[int, float]:
+        """Return the weight of each sentence with any of these terms, in `most` sentences each."""
+        found: dict[int, float] = defaultdict(float)
+        for term, weight in weights.items():
+            for number in self.postings.get(term, ())[:most]:
+                found[number] += weight
+        return found
+
     def _candidates(self, wanted: NoteTerms) -> list[int]:
-        scores: dict[int, float] = defaultdict(float)
-        for term, weight in (*wanted.weights.items(), *wanted.about.items()):
-            for number in self._postings.get(term, ())[:_MOST_POSTINGS]:
-                scores[number] += weight
-        best = sorted(scores, key=lambda number: (-scores[number], number))[:_CANDIDATES]
+        scores = self.add_up({**wanted.weights, **wanted.about}, _MOST_POSTINGS)
+        best = sorted(sorted(scores), key=scores.__getitem__, reverse=True)[:_CANDIDATES]
         return [at for at in best if not self.items[at].terms.keys().isdisjoint(wanted.weights)]
 
     def _score(self, number: int, wanted: NoteTerms, pairs: Sequence[tuple[str, str]]) -> float:
         weights, terms = wanted.weights, self.items[number].terms
-        _, near, ordered, length = self._around(number)
+        _, near, following, length = self._around(number)
         own = around = 0.0
         for some in (weights, wanted.about):
             for term, weight in some.items():
@@ -296,20 +287,20 @@ class PassageIndex:
                     own += weight
                 elif term in near:
                     around += weight
-        order = sum(min(weights[a], weights[b]) for a, b in pairs if (a, b) in ordered)
+        order = sum(min(weights[a], weights[b]) for a, b in pairs if following.get(a) == b)
         return (own + _ORDER * order) / length + _AROUND * around
 
-    def _look_around(self, number: int) -> tuple[list[int], set[str], set[tuple[str, str]], float]:
+    def _look_around(self, number: int) -> tuple[list[int], set[str], dict[str, str], float]:
         """Return a sentence's neighbours in its paragraph, and what else it is compared by.
 
-        That is their terms, its pairs of adjacent terms, and the divisor of its score by length.
+        That is their terms, the term after each of its own, and the divisor of its score by length.
         """
         items, item = self.items, self.items[number]
         near = range(max(number - _NEIGHBOURS, 0), min(number + _NEIGHBOURS + 1, len(items)))
         numbers = [other for other in near if other != number and items[other].block == item.block]
-        terms = {term for other in numbers for term in items[other].terms}
+        terms = set[str]().union(*(items[other].terms for other in numbers))
         length = 1 + _LENGTH * (len(item.terms) / self._usual - 1)
-        return numbers, terms, {*pairwise(item.terms)}, length
+        return numbers, terms, dict(pairwise(item.terms)), length
 
     def _gain(
         self, number: int, first: int, wanted: NoteTerms, found: Collection[str], total: float

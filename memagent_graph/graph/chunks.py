@@ -27,10 +27,8 @@ if TYPE_CHECKING:
 
 _PATIENCE = 0.002
 """Time after which a reader is taken to wait for a model and not for the processor, in seconds."""
-_FEW_TOKENS = 256
+_FEW_TOKENS = 1024
 """Chunks up to this many tokens are cut inline: starting a thread takes longer."""
-
-
 _KEPT = 8
 """Chunks of a segment kept for slower folds; one that is further behind cuts them again."""
 _LEAST_ALONE = 4

@@ -18,12 +18,7 @@ from langgraph.graph import END
 from langgraph.types import Send
 from typing_extensions import TypedDict
 
-from memagent_graph.errors import (
-    BadRequestError,
-    ContextLengthError,
-    EmptyReplyError,
-    RefusalError,
-)
+from memagent_graph.errors import BadRequestError, ContextLengthError, EmptyReplyError, RefusalError
 from memagent_graph.evidence.places import join_memories, with_text
 from memagent_graph.graph.events import chunk_event, skip_event
 from memagent_graph.graph.reading import (
@@ -39,7 +34,7 @@ from memagent_graph.graph.reading import (
 )
 from memagent_graph.graph.state import ReadingState, fold_of, memory_of
 from memagent_graph.graph.versions import abandon_at_error, chain_of, take_edit
-from memagent_graph.memory.leases import EditedError
+from memagent_graph.memory.writer import EditedError
 from memagent_graph.readers.base import Update, Usage
 from memagent_graph.readers.replies import adds_anything, with_lost_statements
 from memagent_graph.seams import RunnableCallable
@@ -54,7 +49,6 @@ if TYPE_CHECKING:
     from langchain_core.runnables import RunnableConfig
     from langgraph.runtime import Runtime
 
-    from memagent_graph.evidence.places import Memory
     from memagent_graph.graph.chunks import Cutter
     from memagent_graph.graph.reading import Advance, Reading, Run
     from memagent_graph.graph.state import Changes, Fold, QuestionState
@@ -252,15 +246,8 @@ async def ask(step: FoldStep) -> FoldUpdate:
         tokens = call.reading.count(step.memory.text)
     else:
         memory, tokens, cut = call.reading.within_budget(memory)
-    return FoldUpdate(
-        memory,
-        update.usage,
-        update.finish_reason,
-        update.unfinished or cut,
-        update.fault,
-        update.left_out,
-        tokens=tokens,
-    )
+    ending, unfinished, left = update.finish_reason, update.unfinished or cut, update.left_out
+    return FoldUpdate(memory, update.usage, ending, unfinished, update.fault, left, tokens=tokens)
 
 
 async def _overwrite(step: FoldStep, *, again: bool) -> Update:
@@ -393,8 +380,8 @@ class CheckLayer(Layer):
     async def _settle(self, step: FoldStep, update: FoldUpdate, read: Advance) -> FoldUpdate:
         """The update to make of one with a fault; its `fault` is None if there is no more."""
         reading, first = step.call.reading, update
-        if update.fault == "loss" and not update.unfinished:
-            joined = with_lost_statements(step.memory.text, _text(update))
+        if update.memory and update.fault == "loss" and not update.unfinished:
+            joined = with_lost_statements(step.memory.text, update.memory.text)
             if reading.tokenizer.count(joined) > reading.config.memory_tokens:
                 return replace(update, fault=None)  # something had to go
         most, calls = step.fold["scope"]["calls"], step.fold["progress"]["calls"]
@@ -411,13 +398,14 @@ class CheckLayer(Layer):
 
     def _keep(self, step: FoldStep, update: FoldUpdate) -> FoldUpdate:
         """The update that keeps the old notes, and what the reply adds to them if it is notes."""
-        reading, before, text = step.call.reading, step.memory, _text(update)
-        if update.fault != "loss" or not adds_anything(text, before.text, step.chunk.text):
-            tokens = reading.tokenizer.count(before.text)
+        reading, before, made = step.call.reading, step.memory, update.memory
+        lost = made is not None and update.fault == "loss"
+        if not (made and lost and adds_anything(made.text, before.text, step.chunk.text)):
+            tokens = reading.count(before.text)
             return replace(update, memory=before, tokens=tokens, unfinished=False)
-        text = with_lost_statements(before.text, text, first=not update.unfinished)
-        memory = _join(before, update, text)
-        memory, tokens, cut = reading.within_budget(memory)
+        text = with_lost_statements(before.text, made.text, first=not update.unfinished)
+        both = replace(with_text(text, join_memories([before, made])), dropped=made.dropped)
+        memory, tokens, cut = reading.within_budget(both)
         return replace(update, memory=memory, tokens=tokens, unfinished=update.unfinished or cut)
 
     def join(self, states: Sequence[Checked]) -> Checked:
@@ -441,14 +429,3 @@ def warn_of_faults(count: int, *, exact: bool) -> list[str]:
         f"them without need; {then}. A model that reads better, or larger chunks, may help."
     )
     return [message] if count else []
-
-
-def _text(update: FoldUpdate) -> str:
-    return "" if update.memory is None else update.memory.text
-
-
-def _join(before: Memory, update: FoldUpdate, text: str) -> Memory:
-    if update.memory is None:
-        return before
-    both = join_memories([before, update.memory])
-    return replace(with_text(text, both), dropped=update.memory.dropped)

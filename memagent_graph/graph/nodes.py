@@ -224,7 +224,7 @@ async def _spans(at: Visit, whole: Fold) -> tuple[list[tuple[int, int]], list[st
     If `max_calls` is too low for so many, they are those of a new document.
     """
     cutter, chain, config = at.cutter(whole), at.chain(whole), at.reading.config
-    known = () if chain is None else await chain.reuse.find_starts(cutter)
+    known = () if chain is None else await chain.lineage.find_starts(cutter)
     spans = await to_thread(partial(cutter.spans, known), None)
     calls = updates_each(whole["scope"]["calls"], len(spans), config)
     spans = spans if calls is None or calls >= 1 else cutter.spans()
@@ -238,10 +238,10 @@ async def _fold(at: Visit, new: Fold, stored: str | None = None, name: str | Non
     """A new fold, continued from the versions in the store."""
     if at.run.store is None:
         return new
-    reuse = begin_chain(at.reading, at.run, new).reuse
+    chain = begin_chain(at.reading, at.run, new)
     if stored:
-        return await reuse.end_of(stored, new)
-    return await reuse.begin(at.cutter(new), new, name)
+        return await chain.lineage.end_of(stored, new)
+    return await chain.begin(at.cutter(new), new, name)
 
 
 async def merge_memories(at: Visit) -> Changes:

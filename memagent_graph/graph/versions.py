@@ -6,14 +6,13 @@ import asyncio
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
-from functools import partial
+from math import inf
 from typing import TYPE_CHECKING
 
 from memagent_graph.errors import MemoryConflictError, MemoryNotFoundError, StoreError
 from memagent_graph.graph.events import edit_event
-from memagent_graph.graph.ids import Lineage, relocate, version_of
+from memagent_graph.graph.lineage import Lineage, begin_anew, move_to, relocate, version_of
 from memagent_graph.graph.reading import FoldUpdate, Layer, apply_update
-from memagent_graph.graph.reuse import Reuse, begin_anew, key_of, move_to
 from memagent_graph.graph.segments import Merged
 from memagent_graph.graph.state import (
     VERSIONS,
@@ -29,10 +28,10 @@ from memagent_graph.graph.state import (
 )
 from memagent_graph.memory.atomic import MOST_LOST_RACES, pause
 from memagent_graph.memory.bank import MemoryBank
-from memagent_graph.memory.chain import keep_answer
-from memagent_graph.memory.leases import EditedError, Lease, UnderWay, can_lease
+from memagent_graph.memory.chain import adopt, keep_answer
+from memagent_graph.memory.items import UnderWay, can_lease
 from memagent_graph.memory.version import MemoryVersion, edit_version
-from memagent_graph.memory.writer import FORGOTTEN, VersionWriter, adopt
+from memagent_graph.memory.writer import EditedError, Lease, VersionWriter
 from memagent_graph.readers.base import Usage
 from memagent_graph.templates import plural
 
@@ -40,6 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
 
     from memagent_graph.evidence.places import Memory
+    from memagent_graph.graph.chunks import Cutter
     from memagent_graph.graph.reading import Advance, FoldStep, Reading, Run
     from memagent_graph.memory.atomic import Value
     from memagent_graph.text.chunks import Chunk
@@ -72,6 +72,10 @@ class Versions(Layer):
         return replace(update, version=kept["progress"]["version"], layers=layers)
 
 
+_FORGOTTEN = (
+    "A document was forgotten while this was read: nothing that this reading made of it is stored. "
+    "Read again to keep memories of what there is now."
+)
 _BEYOND = 0.2
 """Seconds that it has for each operation after the deadline."""
 _SLOW = 0.75
@@ -85,7 +89,6 @@ class Chain:
 
     Attributes:
         lineage: which versions these are.
-        reuse: begins the fold after those that are stored.
         bank: has those that are stored.
         lease: the fold's record among those under way.
         since: when the reading began, ISO 8601, UTC.
@@ -96,35 +99,42 @@ class Chain:
     def __init__(self, reading: Reading, run: Run, fold: Fold, whole: Chain | None = None) -> None:
         assert run.store is not None  # noqa: S101 - `chains` looked
         self._reading, self._run, self.parent = reading, run, ""
-        self.bank: MemoryBank = MemoryBank(
-            run.store,
-            run.namespace,
-            ttl=reading.config.ttl,
-            patience=lambda: self._patience(self.bank.guard.seconds),
-        )
         self._whole = whole
         self.at: MemoryVersion | None = None
         reuses = run.config.get("configurable", {}).get("memagent_reuse", True)
         reuses, above = reading.config.reuse and reuses, None if whole is None else whole.lineage
-        self.lineage: Lineage = Lineage(reading, fold, reuses=reuses, whole=above)
+        if whole is None:
+            self.bank: MemoryBank = MemoryBank(
+                run.store,
+                run.namespace,
+                ttl=reading.config.ttl,
+                patience=lambda: self._patience(self.bank.guard.seconds),
+            )
+            self._writer, self.since = VersionWriter(self.bank), datetime.now(UTC).isoformat()
+            self._leases: list[Lease] = []  # of all folds of the reading
+        else:
+            self.bank, self.since = whole.bank, whole.since
+            self._writer, self._leases = whole._writer, whole._leases  # noqa: SLF001
+        stored = self.bank, self._writer.fence
+        self.lineage: Lineage = Lineage(reading, fold, *stored, reuses=reuses, whole=above)
         shares = reuses and reading.config.lease and can_lease(self.bank)
-        self.lease: Lease = Lease(self.bank, key_of(self.lineage, fold) if shares else None)
-        self._leases: list[Lease] = [self.lease]  # of all folds of the reading
-        self._writer: VersionWriter = VersionWriter(self.bank)
-        self.since: str = datetime.now(UTC).isoformat()
-        if whole is not None:
-            self._writer, self._leases, self.since = whole._writer, whole._leases, whole.since  # noqa: SLF001
-            self._leases.append(self.lease)
-        self.reuse = Reuse(self.lineage, self.bank, self.lease, self._writer.fence)
+        self.lease: Lease = Lease(self.bank, self.lineage.key(fold) if shares else None)
+        self._leases.append(self.lease)
         self._missed: str | None = None  # an edit that a lost race took away
         # Whether the store is asked for each chunk: until it does not know one.
         self._replays = self.lineage.reuses and not self.lineage.is_listed
         self._writes = False  # whether this call has read anything
         self._seen: Value | None = None  # the record of the end of a reading without a name
-        self._lost = self._left = 0  # races for a head; versions that could not be stored
+        self._lost = self._unstored = 0  # races for a head; versions that could not be stored
         self._unmoved: str | None = None  # why a named memory's head is where it was
         self._begun_at, self._took = 0.0, 0.0  # the last chunk, in seconds
         self.ending: asyncio.Future[None] | None = None  # an event loop's references are weak
+
+    async def begin(self, cutter: Cutter, new: Fold, name: str | None) -> Fold:
+        """Return where to begin: at a named memory's head, or nowhere, past all that is stored."""
+        fold = await self.lineage.begin(cutter, new, name)
+        await self.lease.move_to(self.lineage.key(fold))
+        return fold
 
     async def open(self, fold: Fold) -> Memory:
         """Return the memory to read from; set `parent`.
@@ -134,7 +144,7 @@ class Chain:
         """
         memory, version = memory_of(fold), fold["progress"]["version"]
         self.parent = version or self.lineage.root
-        begun = [self.at, self.reuse.begun, None if self._whole is None else self._whole.at]
+        begun = [self.at, self.lineage.begun, None if self._whole is None else self._whole.at]
         known = {(one.id, one.text): one for one in begun if one is not None}
         at = (self.parent, memory.text)
         if at in known or at == (self.lineage.root, ""):
@@ -148,7 +158,7 @@ class Chain:
             if made is not None:  # by a run that was killed after its checkpoint
                 self._write(fold, made)
         except StoreError as error:  # not known: take it for the one that was stored
-            self.reuse.missed, self.at = str(error), made
+            self.lineage.missed, self.at = str(error), made
             if made is not None and not made.edited:
                 self._write(fold, made)
             return memory
@@ -172,8 +182,7 @@ class Chain:
         """
         if not (self._writes or self.lease.due):  # it has read nothing that could be edited
             return fold
-        left = self._reading.seconds_left(self._run)
-        late = left is not None and left <= 0
+        late = self._seconds_left() <= 0
         taken, stopped = fold, fold["progress"]["stopped"]
         if last and not self._writes and version_of(fold) is not None:  # of a run that was killed
             await self.open(fold)
@@ -183,9 +192,9 @@ class Chain:
             if last or (self._writes and not late and self._writer.seconds <= most):
                 await self._writer.settle(None if last else most)
             if last and self._whole is None and self._unmoved is None:
-                self._left = await self._flush()  # others may have stored something else
+                self._unstored = await self._flush()  # others may have stored something else
             # Whom it followed may have left the list.
-            self.lease.due |= last and not (self.lease.held or self.lease.is_gone)
+            self.lease.due |= last and not (self.lease.held or self.lease.gone)
             taken = await self._take(fold)
             while last and not late and taken["progress"]["stopped"] == stopped:
                 if await self.lease.leave(self.describe(taken)):
@@ -204,7 +213,7 @@ class Chain:
             edit, edited = found
         else:
             return fold
-        self.at, lease.ends = edit, None
+        self.at, lease.ends, lease.gone = edit, None, False
         edit = self._move(edit, fold)
         after = move_to(fold, edit, edited)
         after = mark_taken(after, edit.id) if edited != edit.id else after
@@ -223,10 +232,12 @@ class Chain:
             TimeoutError: The deadline came first.
             EditedError: The memory was edited.
         """
-        self._begun_at, self.lease.ends = asyncio.get_running_loop().time(), None
+        self._begun_at = asyncio.get_running_loop().time()
         ids = self.lineage.child(self.parent, chunk), self.parent
-        left = partial(self._reading.seconds_left, self._run)
-        found = await self.lease.follow(self.describe(fold), ids, left, replays=self._replays)
+        unread = self.parent == self.lineage.root and ids[0] == self.lineage.absent
+        found = await self.lease.follow(
+            self.describe(fold), ids, self._seconds_left, replays=self._replays, unread=unread
+        )
         if found is None:
             self._replays = False
             return None
@@ -308,16 +319,18 @@ class Chain:
 
     async def close(self, fold: Fold) -> list[str]:
         """List what was stored, and let others read on; return warnings of what went wrong."""
-        if not (self._writes or self._left):
+        if not (self._writes or self._unstored):
             await self._let_go()
-            missed = self.reuse.missed
+            missed = self.lineage.missed
             return [] if missed is None else [f"Nothing stored was used: {missed}"]
-        message = self._unmoved or (str(self._store_error(self._left)) if self._left else None)
+        message = self._unmoved or (
+            str(self._store_error(self._unstored)) if self._unstored else None
+        )
         # Not before: who took the lease would read the last chunk again.
         message, _ = await asyncio.gather(self._list(fold, message), self._let_go())
         if message is not None and self._reading.config.strict:
             raise StoreError(message)
-        forgotten = FORGOTTEN if self._writer.fence.forgotten else None
+        forgotten = _FORGOTTEN if self._writer.fence.forgotten else None
         return [said for said in (message, self._missed, forgotten) if said is not None]
 
     async def _list(self, fold: Fold, message: str | None) -> str | None:
@@ -326,7 +339,7 @@ class Chain:
         is_whole = is_segmented(scope) or fold["progress"]["stopped"] != "deadline"
         try:
             if self.at is not None and is_whole and not scope["memory_name"] and message is None:
-                if self.lease.is_gone:
+                if self.lease.gone:
                     self._seen = self.at.to_record([self.lineage.memory(fold)])
                 else:
                     self._seen = await self.bank.arecord_reading(self.at)
@@ -339,7 +352,7 @@ class Chain:
     async def mark_answered(self, fold: Fold, answer: str) -> None:
         """Keep the answer with its version; the next reading of the same into a name is another."""
         version, usage = str(fold["progress"]["version"]), cost_of(fold["progress"])
-        seen = self._seen if self._writes else self.reuse.record
+        seen = self._seen if self._writes else self.lineage.record
         with suppress(StoreError):
             await keep_answer(self.bank, version, answer, usage, seen)
 
@@ -353,7 +366,7 @@ class Chain:
             if left:  # a head must not lead to what is not stored
                 raise self._store_error(left)
             with suppress(MemoryNotFoundError):  # a document that it is made from was forgotten
-                if await self.reuse.move_head(fold, name, scope["head"]):
+                if await self.lineage.move_head(fold, name, scope["head"]):
                     return {**fold, "scope": {**scope, "head": version}}
             await fence.look()
         except StoreError as error:
@@ -374,9 +387,8 @@ class Chain:
         await pause(self._lost)
         head = await self.bank.ahead(name)  # None: it was deleted meanwhile, as if never been
         await self.lease.look()
-        pending = self.lease.get_pending(self.describe(fold))
         taken = fold["layers"].get(VERSIONS, {}).get("edit")
-        noted = taken if pending is None else pending.edit
+        noted = self.lease.get_noted(self.describe(fold)) or taken
         history = [] if head is None or not noted else await self.bank.ahistory(head.id)
         if noted and noted not in {one.id for one in history}:
             self._missed = (
@@ -384,7 +396,7 @@ class Chain:
                 f"first without the edit, version {noted}: merge it by hand."
             )
         after = begin_anew(fold, head, self.lineage.root if head is None else head.id)
-        await self.lease.move_to(key_of(self.lineage, after))
+        await self.lease.move_to(self.lineage.key(after))
         return mark_taken(after, noted) if noted else after
 
     def _move(self, version: MemoryVersion, fold: Fold) -> MemoryVersion:
@@ -428,8 +440,11 @@ class Chain:
 
     def _patience(self, most: float) -> float:
         """Seconds to wait for the store: `most`, and hardly any beyond the deadline."""
+        return min(most, max(self._seconds_left(), 0.0) + _BEYOND)
+
+    def _seconds_left(self) -> float:
         left = self._reading.seconds_left(self._run)
-        return most if left is None else min(most, max(left, 0.0) + _BEYOND)
+        return inf if left is None else left
 
 
 def chain_of(reading: Reading, run: Run, fold: Fold) -> Chain | None:

@@ -5,14 +5,13 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from memagent_graph.errors import BadRecordError, MemoryConflictError
-from memagent_graph.memory import chain, maintenance, writer
+from memagent_graph.errors import BadRecordError, MemoryConflictError, MemoryNotFoundError
+from memagent_graph.memory import chain, maintenance
 from memagent_graph.memory import forget as removal
 from memagent_graph.memory.atomic import MOST_LOST_RACES, pause
-from memagent_graph.memory.chain import EDITS, Forgotten
-from memagent_graph.memory.forget import ForgottenSource
-from memagent_graph.memory.items import Records
-from memagent_graph.memory.leases import continues_from, find_readings
+from memagent_graph.memory.chain import EDITS
+from memagent_graph.memory.forget import Forgotten, ForgottenSource
+from memagent_graph.memory.items import Records, find_readings
 from memagent_graph.memory.version import (
     History,
     MemoryVersion,
@@ -26,8 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from memagent_graph.memory.atomic import Value
-    from memagent_graph.memory.items import Place
-    from memagent_graph.memory.leases import UnderWay
+    from memagent_graph.memory.items import Place, UnderWay
 
 
 async def replace_for(
@@ -47,7 +45,7 @@ async def replace_for(
         noted = [
             place
             for place, fold in reading.items()
-            if await continues_from(records, fold, before.id)
+            if await _continues_from(records, fold, before.id)
         ]
         places = [own, *heads, *noted]
         stored = dict(zip(places, await records.values(places), strict=True))
@@ -76,9 +74,24 @@ async def replace_for(
         given = {
             place: found for place, found in stored.items() if not isinstance(found, BadRecordError)
         }
-        if await writer.append_versions(records, [after], memory, also=puts, given=given):
+        if await chain.append_versions(records, [after], memory, also=puts, given=given):
             return
     raise was_changed(memory)
+
+
+async def _continues_from(records: Records, fold: UnderWay, version: str) -> bool:
+    """Whether a fold continues from an edit of a version: it is at it, or came from it."""
+    if fold.version is None or fold.version == version or (fold.edit and not fold.taken):
+        return fold.version == version
+    try:
+        known = {one.id: one for one in await chain.read_history(records, fold.version)}
+    except MemoryNotFoundError:
+        return False
+    at = known.get(fold.version)
+    # Beyond its own versions, only that one counts which it began with.
+    while at is not None and at.id != version:
+        at = known.get(at.parent) if at.document.digest == fold.source else None
+    return at is not None
 
 
 def was_changed(reference: str) -> MemoryConflictError:
@@ -122,15 +135,15 @@ class MemoryBank(Records):
         ['Ann Kestrel signed.', 'Ann signed.']
     """
 
-    aappend = writer.append_version
-    aadvance = writer.advance_head
+    aappend = chain.append_version
+    aadvance = chain.advance_head
     aget = chain.get_version
     ahead = chain.head
-    amove_head = writer.move_head
+    amove_head = chain.move_head
     ahistory = chain.read_history
     aforget = removal.forget_memory
     aforget_source = removal.forget_source
-    adigests_of = removal.find_digests
+    adigests_of = maintenance.find_digests
     athin = removal.thin
     acollect = maintenance.collect
     acheck = maintenance.check_bank

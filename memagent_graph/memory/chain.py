@@ -1,4 +1,4 @@
-"""The chain of versions in a store: find and release versions, move names, keep answers.
+"""The chain of versions in a store: find and append versions, move names, keep answers.
 
 A version can belong to several memories, its owners, and is deleted with the last.
 """
@@ -6,23 +6,25 @@ A version can belong to several memories, its owners, and is deleted with the la
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
+import logging
 from dataclasses import astuple
 from datetime import UTC, datetime
-from graphlib import TopologicalSorter
 from itertools import islice
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple, cast
 
 from memagent_graph.errors import BadRecordError, MemoryNotFoundError, NewerRecordError
+from memagent_graph.memory.atomic import MOST_LOST_RACES, NO_CONDITIONS, agrees, pause, race_error
 from memagent_graph.memory.items import owners_of
-from memagent_graph.memory.version import SCHEMA, History, MemoryVersion, follows_of, walk
+from memagent_graph.memory.version import SCHEMA, History, MemoryVersion, walk
 from memagent_graph.readers.base import Usage
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
-    from memagent_graph.memory.atomic import Value
+    from langgraph.store.base import PutOp
+
+    from memagent_graph.memory.atomic import Given, Value
     from memagent_graph.memory.items import Place, Records, Stored
 
 EDITS = "edits"
@@ -31,8 +33,7 @@ _MEND = "`memagent memory check --repair` restores what is left of it."
 
 NOTHING: Mapping[str, Value] = MappingProxyType({})
 """No records."""
-_AT_ONCE = 100
-"""Versions changed in one step."""
+_log = logging.getLogger(__name__)
 
 
 async def find_prefix(
@@ -208,18 +209,6 @@ def _target(pointer: Value | BadRecordError, name: str) -> str:
     return key
 
 
-class Forgotten(NamedTuple):
-    """The result of `MemoryBank.forget`, or of its preview.
-
-    Attributes:
-        versions: number of deleted versions.
-        shared: number of versions that stay because another memory has them, by its name.
-    """
-
-    versions: int
-    shared: dict[str, int]
-
-
 def no_such_version(key: str) -> MemoryNotFoundError:
     """Return the error for a version that does not exist."""
     return MemoryNotFoundError(f"Version {key} is gone: it expired, or was deleted in the store.")
@@ -230,104 +219,183 @@ def pointer_to(version: str | None) -> Value | None:
     return None if version is None else {"version": version}
 
 
-async def release(
+async def append_version(
+    records: Records, version: MemoryVersion, *, owner: str | None = None
+) -> MemoryVersion:
+    """Store a version unless its id exists, and return the stored one.
+
+    A record that cannot be read is replaced.
+
+    Args:
+        records: the bank.
+        version: the version.
+        owner: the memory that it belongs to; `collect` deletes versions without an owner.
+    """
+    done = await append_versions(records, [version], owner)
+    return version if done is None else done[version.id]
+
+
+async def advance_head(
+    records: Records,
+    name: str,
+    version: MemoryVersion,
+    *,
+    expected: str | None,
+    also: Sequence[PutOp] = (),
+    given: Given = NO_CONDITIONS,
+) -> bool:
+    """Store a version and point a name to it in one step, unless the name has moved.
+
+    Args:
+        records: the bank.
+        name: the memory's name.
+        version: its new head.
+        expected: id of the current head; None if the name does not exist.
+        also: further puts in the same step.
+        given: further conditions; see `AtomicStore.acommit`.
+
+    Returns:
+        Whether it was done.
+    """
+    head = (records.heads, name)
+    puts = [records.put(*head, {"version": version.id}), *also]
+    conditions = {**given, head: pointer_to(expected)}
+    done = await append_versions(records, [version], name, also=puts, given=conditions)
+    if done is not None:
+        records.note(name, version.id)
+    return done is not None
+
+
+async def move_head(
+    records: Records, name: str, to: str, *, expected: str | None, also: Sequence[PutOp] = ()
+) -> bool:
+    """Point a name to another version, unless the name has moved.
+
+    Args:
+        records: the bank.
+        name: the memory's name.
+        to: id of its new head.
+        expected: id of the current head; None if the name does not exist.
+        also: further puts in the same step.
+
+    Returns:
+        Whether the name points to the version now.
+
+    Raises:
+        MemoryNotFoundError: There is no such version.
+    """
+    head, place, listed = (records.heads, name), (records.versions, to), (records.members(name), to)
+    puts, given = [records.put(*head, {"version": to}), *also], {head: pointer_to(expected)}
+    if not await records.commit(puts, {**given, place: ..., listed: ...}):
+        now, value = await records.values([head, place])
+        if not isinstance(value, dict):
+            raise no_such_version(to)
+        if now != pointer_to(expected):
+            return now == {"version": to}  # another writer moved it to the same version
+        if not await adopt(records, name, to, value, also=puts, given=given):
+            return False
+    records.note(name, to)
+    return True
+
+
+async def adopt(
     records: Records,
     owner: str,
-    ids: Iterable[str],
-    given: Mapping[Place, Value | None],
-    keep: Mapping[str, Value] = NOTHING,
+    key: str,
+    value: Stored,
     *,
-    preview: bool = False,
-) -> tuple[Forgotten, bool]:
-    """Remove versions from a memory, and delete those that no other memory has or needs.
+    also: Sequence[PutOp] = (),
+    given: Given = NO_CONDITIONS,
+) -> bool:
+    """Add a memory to the owners of a version with this record, and return whether it is there.
 
-    One other memory that has a version inherits all that led to it. So the newest versions are
-    released first: a memory that adopts one meanwhile still finds all that led to it. Return what
-    was done, and whether it is complete: it ends where another writer has changed something.
+    Earlier versions need not be adopted: they are inherited when their owner releases them. See
+    `append_versions` for what is done `also`, and what is `given`.
+    """
+    version, there = MemoryVersion.from_record(value, key), {(records.versions, key): ...}
+    done = await append_versions(
+        records, [version], owner, also=also, given={**given, **there}, found={key: value}
+    )
+    return done is not None
+
+
+async def append_versions(
+    records: Records,
+    versions: Sequence[MemoryVersion],
+    owner: str | None = None,
+    *,
+    also: Sequence[PutOp] = (),
+    given: Given = NO_CONDITIONS,
+    found: Mapping[str, Stored] = NOTHING,
+) -> dict[str, MemoryVersion] | None:
+    """Store versions in one step, each unless its id exists; a record that is damaged is replaced.
 
     Args:
         records: the bank's records.
-        owner: the memory's name.
-        ids: ids of its versions.
-        given: items and their values; the release stops when they change.
-        keep: ids of versions that the memory keeps, with what changes in their records.
-        preview: whether only to return what would be done.
+        versions: the versions, each after those that it follows.
+        owner: see `append_version`.
+        also: further puts in the same step.
+        given: further conditions; see `AtomicStore.acommit`.
+        found: records of versions as they were seen; none is expected of the others.
+
+    Returns:
+        The versions now stored, by id: the given ones, or those of writers who were first. What
+        follows one in the place of which another memory is stored is left out. None if other items
+        are not as given.
     """
-    deleted, shared = 0, Counter[str]()
-    values = dict(await records.by_id([*ids]))
-    others = _find_others(values, owner)
-    for start in range(0, len(others), _AT_ONCE):
-        batch = [*others][start : start + _AT_ONCE]
-        leave = {key: _without(values[key], owner, others[key]) for key in batch if key not in keep}
-        stay = {key: _with(values[key], keep[key]) for key in batch if key in keep}
-        puts, seen = records.changes(values, leave | stay)
-        puts += [records.put(records.members(owner), key, None) for key in leave]
-        if puts and not preview and not await records.commit(puts, {**given, **seen}):
-            return Forgotten(deleted, dict(shared)), False
-        deleted += sum(values[key] is not None and value is None for key, value in leave.items())
-        shared.update(name for value in leave.values() for name in owners_of(value))
-    return Forgotten(deleted, dict(shared)), True
+    ids = [version.id for version in versions]
+    found = {key: found.get(key) for key in ids}
+    for lost in range(MOST_LOST_RACES):
+        await pause(lost)
+        kept: dict[str, MemoryVersion] = {}
+        replaced: set[str] = set()
+        after: dict[str, Stored] = {}
+        for version in versions:
+            if not replaced.isdisjoint(version.parents):
+                replaced.add(version.id)
+                continue
+            one, after[one.id] = _choose(version, owner, found[version.id])
+            kept[one.id] = one
+            if one.text != version.text:
+                replaced.add(one.id)
+        puts, seen = records.changes(found, after)
+        puts += also
+        if not puts or await records.commit(puts, {**given, **seen}):
+            return kept
+        stored = await records.values([*given], refresh=False)
+        now = [{} if isinstance(one, BadRecordError) else one for one in stored]
+        if not all(map(agrees, now, given.values())):
+            return None
+        found = dict(await records.by_id(ids))
+    raise race_error("Version", ids[-1])
 
 
-async def delete_versions(
-    records: Records,
-    values: Mapping[str, Value],
-    pointers: Mapping[Place, Value | None],
-    ids: Sequence[str],
-) -> int:
-    """Delete versions in this order, until one or its names changed; return their number.
-
-    `values` are their records, and `pointers` those of all names, as they were seen.
-    """
-    for start in range(0, len(ids), _AT_ONCE):
-        batch = ids[start : start + _AT_ONCE]
-        puts, given = records.changes(values, dict.fromkeys(batch))
-        for owner in {owner for key in batch for owner in owners_of(values[key])}:
-            for place in records.places_of(owner):
-                if (pointer := pointers.get(place)) is not None or place not in pointers:
-                    given[place] = pointer
-        if not await records.commit(puts, given):
-            return start
-    return len(ids)
-
-
-def _find_others(values: Mapping[str, Stored], owner: str) -> dict[str, set[str]]:
-    """The other memories that have versions or, one of them, need them; the newest first."""
-    found = {key: {*owners_of(values[key])} - {owner} for key in children_first(values)}
-    for key, names in found.items():
-        value = values[key]
-        for before in follows_of(value) if names and isinstance(value, dict) else ():
-            if before in found:
-                found[before].add(min(names))
-    return found
-
-
-def _with(value: Stored, changes: Value) -> Stored:
-    return {**value, **changes} if isinstance(value, dict) else value
-
-
-def _without(value: Stored, owner: str, names: set[str]) -> Value | None:
-    """A version's record without a memory; None if no other has it."""
-    if not names or not isinstance(value, dict):
-        return None
-    edits = {name: key for name, key in (value.get(EDITS) or {}).items() if name != owner}
-    rest = {name: found for name, found in value.items() if name != EDITS}
-    return {**rest, "owners": sorted(names), **({EDITS: edits} if edits else {})}
-
-
-def children_first(values: Mapping[str, object]) -> list[str]:
-    """Return ids of versions, each before the one that it follows."""
-    before = {
-        key: [other for other in follows_of(value) if other in values and other != key]
-        if isinstance(value, dict)
-        else []
-        for key, value in values.items()
-    }
-    return [*TopologicalSorter(before).static_order()][::-1]
+def _choose(
+    version: MemoryVersion, owner: str | None, found: Stored
+) -> tuple[MemoryVersion, Stored]:
+    """Return the version that is to be stored, and its record, which may be there."""
+    names = set() if owner is None else {owner}
+    if found is None:
+        return version, version.to_record(names)
+    try:
+        kept = MemoryVersion.from_record(found, version.id)
+    except NewerRecordError as error:
+        _log.warning("%s It was left as it is.", error)
+        return version, found
+    except BadRecordError as error:
+        _log.info("%s It was replaced.", error)
+        names |= {*owners_of(found)}
+        return version, version.to_record(names)
+    known = {*owners_of(found)}
+    if names <= known or not isinstance(found, dict):
+        return kept, found
+    return kept, {**found, "owners": sorted(known | names)}
 
 
 _ANSWER = "answer"
 """Field of a version's record with the answer that was written from it."""
+_TRIES = 3
+"""Times that an answer is stored upon a record which has changed meanwhile."""
 _EDITS_BACK = 3
 """Most edits between a version and the answer to show with it."""
 
@@ -359,23 +427,17 @@ async def keep_answer(
     Nothing is stored if the version is gone, or a newer release wrote it. Its record as it was
     `seen` last saves a round trip if it still is.
     """
-    place = (records.versions, version)
-    if not await _add_answer(records, place, seen, answer, usage):
+    place: Place = (records.versions, version)
+    value: Stored = seen
+    for _ in range(_TRIES):
+        schema = value.get("schema") if isinstance(value, dict) else None
+        if isinstance(value, dict) and isinstance(schema, int) and schema <= SCHEMA:
+            old = _answer(value) or KeptAnswer("", "", 0, Usage())
+            at, cost = datetime.now(UTC).isoformat(), astuple(old.usage + usage)
+            put = records.put(*place, {**value, _ANSWER: [answer, at, old.times + 1, *cost]})
+            if await records.commit([put], {place: value}):
+                return
         (value,) = await records.values([place], refresh=False)
-        await _add_answer(records, place, value, answer, usage)
-
-
-async def _add_answer(
-    records: Records, place: Place, value: Stored, answer: str, usage: Usage
-) -> bool:
-    schema = value.get("schema") if isinstance(value, dict) else None
-    if not isinstance(value, dict) or not isinstance(schema, int) or schema > SCHEMA:
-        return False
-    new = KeptAnswer(answer, datetime.now(UTC).isoformat(), 1, usage)
-    if (old := _answer(value)) is not None:
-        new = new._replace(times=old.times + new.times, usage=old.usage + new.usage)
-    row = [*new[:-1], *astuple(new.usage)]
-    return await records.commit([records.put(*place, {**value, _ANSWER: row})], {place: value})
 
 
 async def answers_of(records: Records, versions: Sequence[MemoryVersion]) -> dict[str, KeptAnswer]:

@@ -249,7 +249,7 @@ def guard_of(store: BaseStore) -> StoreGuard:
     """Return the guard of a store, always the same."""
     with _lock:
         try:
-            return _guards.setdefault(store, StoreGuard())
+            return _guards.get(store) or _guards.setdefault(store, StoreGuard())
         except TypeError:  # the store cannot be hashed or weakly referenced
             return _kept.setdefault(id(store), (store, StoreGuard()))[1]
 

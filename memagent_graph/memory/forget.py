@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import re
-import sqlite3
 from collections import Counter
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from langgraph.store.memory import InMemoryStore
 
@@ -20,16 +19,16 @@ from memagent_graph.errors import (
     MemoryNotFoundError,
 )
 from memagent_graph.memory.atomic import MOST_LOST_RACES, pause, race_error
-from memagent_graph.memory.chain import (
-    Forgotten,
+from memagent_graph.memory.chain import EDITS, NOTHING, find_versions, move_head
+from memagent_graph.memory.items import Records, find_readings, owners_of
+from memagent_graph.memory.maintenance import (
+    BankContents,
+    above,
+    batches,
     children_first,
     delete_versions,
-    find_versions,
-    release,
+    take_contents,
 )
-from memagent_graph.memory.items import Records, owners_of
-from memagent_graph.memory.leases import find_readings
-from memagent_graph.memory.maintenance import BankContents, above, take_contents
 from memagent_graph.memory.version import (
     MemoryVersion,
     Rows,
@@ -39,63 +38,69 @@ from memagent_graph.memory.version import (
     sound_rows,
     walk,
 )
-from memagent_graph.memory.writer import move_head, post_notice
-from memagent_graph.seams import call_with_connection, drop_empty_namespaces
+from memagent_graph.memory.writer import LAST, number_of
 from memagent_graph.sync import to_thread
 from memagent_graph.text.cache import forget_converted
 from memagent_graph.text.source import digests_of
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
-    from contextlib import AbstractContextManager
+    from collections.abc import Collection, Iterable, Mapping, Sequence
     from datetime import datetime
 
     from memagent_graph.memory.atomic import Value
+    from memagent_graph.memory.items import Place, Stored
     from memagent_graph.memory.version import History
     from memagent_graph.text.source import Source
 
-_STATEMENTS = ("VACUUM", "PRAGMA wal_checkpoint(TRUNCATE)")
-"""The first rewrites the database, the second writes it to the file and empties the log. The first
-column of the checkpoint's row says whether another connection prevented that.
-"""
+
+class Forgotten(NamedTuple):
+    """The result of `MemoryBank.forget`, or of its preview.
+
+    Attributes:
+        versions: number of deleted versions.
+        shared: number of versions that stay because another memory has them, by its name.
+    """
+
+    versions: int
+    shared: dict[str, int]
 
 
-async def erase(holder: object) -> str:
-    """Overwrite what a store or checkpointer of LangGraph still has of deleted items.
+async def release(
+    records: Records,
+    owner: str,
+    ids: Iterable[str],
+    given: Mapping[Place, Value | None],
+    keep: Mapping[str, Value] = NOTHING,
+    *,
+    preview: bool = False,
+) -> tuple[Forgotten, bool]:
+    """Remove versions from a memory, and delete those that no other memory has or needs.
 
-    SQLite files are rewritten, which takes time and disk space in proportion to their size.
+    One other memory that has a version inherits all that led to it. So the newest versions are
+    released first: a memory that adopts one meanwhile still finds all that led to it. Return what
+    was done, and whether it is complete: it ends where another writer has changed something.
 
     Args:
-        holder: the store or checkpointer.
-
-    Returns:
-        Where deleted text may still be, and what to do about it; "" if nowhere.
+        records: the bank's records.
+        owner: the memory's name.
+        ids: ids of its versions.
+        given: items and their values; the release stops when they change.
+        keep: ids of versions that the memory keeps, with what changes in their records.
+        preview: whether only to return what would be done.
     """
-    if isinstance(holder, InMemoryStore):
-        drop_empty_namespaces(holder)
-    connection: Any = getattr(holder, "conn", None)
-    lock: Any = getattr(holder, "lock", None)
-    try:
-        if isinstance(connection, sqlite3.Connection) and lock is not None:
-            await asyncio.to_thread(_erase, connection, lock)
-        elif isinstance(lock, asyncio.Lock) and type(connection).__module__.startswith("aiosqlite"):
-            async with lock:
-                await call_with_connection(connection, _erase)
-    except sqlite3.Error as error:
-        return (
-            f"The SQLite file could not be rewritten ({error}), so its free pages and its log "
-            "may still hold what was deleted. Stop the other programs that use the file, and run "
-            f'sqlite3 FILE "{"; ".join(_STATEMENTS)}".'
-        )
-    return ""
-
-
-def _erase(file: sqlite3.Connection, lock: AbstractContextManager[object] | None = None) -> None:
-    with lock or nullcontext():
-        file.commit()
-        *_, row = [file.execute(words).fetchone() for words in _STATEMENTS]
-    if row and row[0]:
-        raise sqlite3.OperationalError("another program is reading its log")
+    deleted, shared = 0, Counter[str]()
+    values = dict(await records.by_id([*ids]))
+    others = _find_others(values, owner)
+    for batch in batches([*others]):
+        leave = {key: _without(values[key], owner, others[key]) for key in batch if key not in keep}
+        stay = {key: _with(values[key], keep[key]) for key in batch if key in keep}
+        puts, seen = records.changes(values, leave | stay)
+        puts += [records.put(records.members(owner), key, None) for key in leave]
+        if puts and not preview and not await records.commit(puts, {**given, **seen}):
+            return Forgotten(deleted, dict(shared)), False
+        deleted += sum(values[key] is not None and value is None for key, value in leave.items())
+        shared.update(name for value in leave.values() for name in owners_of(value))
+    return Forgotten(deleted, dict(shared)), True
 
 
 async def forget_memory(records: Records, name: str, *, preview: bool = False) -> Forgotten:
@@ -132,6 +137,30 @@ async def forget_memory(records: Records, name: str, *, preview: bool = False) -
         raise MemoryNotFoundError(message)
     await _unlist(records, memory=name)
     return Forgotten(deleted, dict(shared))
+
+
+def _find_others(values: Mapping[str, Stored], owner: str) -> dict[str, set[str]]:
+    """The other memories that have versions or, one of them, need them; the newest first."""
+    found = {key: {*owners_of(values[key])} - {owner} for key in children_first(values)}
+    for key, names in found.items():
+        value = values[key]
+        for before in follows_of(value) if names and isinstance(value, dict) else ():
+            if before in found:
+                found[before].add(min(names))
+    return found
+
+
+def _with(value: Stored, changes: Value) -> Stored:
+    return {**value, **changes} if isinstance(value, dict) else value
+
+
+def _without(value: Stored, owner: str, names: set[str]) -> Value | None:
+    """A version's record without a memory; None if no other has it."""
+    if not names or not isinstance(value, dict):
+        return None
+    edits = {name: key for name, key in (value.get(EDITS) or {}).items() if name != owner}
+    rest = {name: found for name, found in value.items() if name != EDITS}
+    return {**rest, "owners": sorted(names), **({EDITS: edits} if edits else {})}
 
 
 async def thin(
@@ -343,15 +372,6 @@ async def forget_source(
     return await _forget(records, digests)
 
 
-async def find_digests(records: Records, name: str) -> list[str]:
-    """Return the digests of the documents of this name that memories were made from."""
-    found: set[str] = set()
-    async for item in records.scan(records.versions):
-        if not isinstance(item, BadRecordError):
-            found.update(digest for digest, called in rows_of(item.value) if called == name)
-    return sorted(found)
-
-
 async def _open_digests(document: Path | Source) -> list[str]:
     """Return the digests of a document, opened if it is a file."""
     if isinstance(document, Path):
@@ -464,3 +484,16 @@ async def _unlist(
     ]
     if puts:
         await records.items(puts)
+
+
+async def post_notice(records: Records, digests: Sequence[str]) -> None:
+    """Post that documents are forgotten, for readings that began before, under the next number."""
+    last: Place = (records.forgotten, LAST)
+    for lost in range(MOST_LOST_RACES):
+        await pause(lost)
+        (found,) = await records.values([last])
+        number = {"number": 1 + number_of(found)}
+        puts = [records.put(records.forgotten, key, number) for key in (LAST, *digests)]
+        if await records.commit(puts, {last: ... if isinstance(found, BadRecordError) else found}):
+            return
+    raise race_error("The notice of", digests[0])

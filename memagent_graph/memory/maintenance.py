@@ -1,27 +1,36 @@
-"""Maintenance of all memories of a bank: collect, check, export and import."""
+"""Maintenance of all memories of a bank: collect, check, export, import, and erase what went."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
+import sqlite3
 from collections import defaultdict
+from contextlib import nullcontext
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from graphlib import TopologicalSorter
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+from langgraph.store.memory import InMemoryStore
 
 from memagent_graph.errors import BadRecordError, MemoryNotFoundError, NewerRecordError, StoreError
 from memagent_graph.memory.atomic import MOST_LOST_RACES, pause
-from memagent_graph.memory.chain import delete_versions, find_versions, read_history
+from memagent_graph.memory.chain import append_version, find_versions, move_head, read_history
 from memagent_graph.memory.items import owners_of
 from memagent_graph.memory.version import MemoryVersion, follows_of, rows_of
-from memagent_graph.memory.writer import append_version, move_head
+from memagent_graph.seams import call_with_connection, drop_empty_namespaces
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterable, Mapping
+    from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+    from contextlib import AbstractContextManager
 
     from memagent_graph.memory.atomic import Value
     from memagent_graph.memory.items import Place, Records
 
 _log = logging.getLogger(__name__)
+_AT_ONCE = 100
+"""Versions changed in one step."""
 
 
 class BankContents(NamedTuple):
@@ -65,6 +74,54 @@ def above(values: Mapping[str, Value], keys: Iterable[str]) -> list[str]:
         found.update(new)
         left += dict.fromkeys(new)
     return left
+
+
+def children_first(values: Mapping[str, object]) -> list[str]:
+    """Return ids of versions, each before the one that it follows."""
+    before = {
+        key: [other for other in follows_of(value) if other in values and other != key]
+        if isinstance(value, dict)
+        else []
+        for key, value in values.items()
+    }
+    return [*TopologicalSorter(before).static_order()][::-1]
+
+
+async def delete_versions(
+    records: Records,
+    values: Mapping[str, Value],
+    pointers: Mapping[Place, Value | None],
+    ids: Sequence[str],
+) -> int:
+    """Delete versions in this order, until one or its names changed; return their number.
+
+    `values` are their records, and `pointers` those of all names, as they were seen.
+    """
+    count = 0
+    for batch in batches(ids):
+        puts, given = records.changes(values, dict.fromkeys(batch))
+        for owner in {owner for key in batch for owner in owners_of(values[key])}:
+            for place in records.places_of(owner):
+                if (pointer := pointers.get(place)) is not None or place not in pointers:
+                    given[place] = pointer
+        if not await records.commit(puts, given):
+            break
+        count += len(batch)
+    return count
+
+
+def batches(ids: Sequence[str]) -> list[Sequence[str]]:
+    """Return ids of versions in groups, each of which is changed in one step."""
+    return [ids[start : start + _AT_ONCE] for start in range(0, len(ids), _AT_ONCE)]
+
+
+async def find_digests(records: Records, name: str) -> list[str]:
+    """Return the digests of the documents of this name that memories were made from."""
+    found: set[str] = set()
+    async for item in records.scan(records.versions):
+        if not isinstance(item, BadRecordError):
+            found.update(digest for digest, called in rows_of(item.value) if called == name)
+    return sorted(found)
 
 
 async def list_bank(records: Records) -> list[tuple[str, MemoryVersion]]:
@@ -142,7 +199,7 @@ async def check_bank(
         records: the bank.
         repair: whether to repair them; the findings then say how, and what is lost.
         spare: versions with which `repair` fills gaps, as `versions_in` of
-            `memagent_graph.graph.ids` finds them in a checkpointer.
+            `memagent_graph.graph.lineage` finds them in a checkpointer.
     """
     found = await take_contents(records)
     versions = _verify(found)
@@ -374,3 +431,47 @@ def _verify(found: BankContents) -> dict[str, MemoryVersion]:
             found.bad.append(error)
             del found.versions[key]
     return versions
+
+
+_STATEMENTS = ("VACUUM", "PRAGMA wal_checkpoint(TRUNCATE)")
+"""The first rewrites the database, the second writes it to the file and empties the log. The first
+column of the checkpoint's row says whether another connection prevented that.
+"""
+
+
+async def erase(holder: object) -> str:
+    """Overwrite what a store or checkpointer of LangGraph still has of deleted items.
+
+    SQLite files are rewritten, which takes time and disk space in proportion to their size.
+
+    Args:
+        holder: the store or checkpointer.
+
+    Returns:
+        Where deleted text may still be, and what to do about it; "" if nowhere.
+    """
+    if isinstance(holder, InMemoryStore):
+        drop_empty_namespaces(holder)
+    connection: Any = getattr(holder, "conn", None)
+    lock: Any = getattr(holder, "lock", None)
+    try:
+        if isinstance(connection, sqlite3.Connection) and lock is not None:
+            await asyncio.to_thread(_erase, connection, lock)
+        elif isinstance(lock, asyncio.Lock) and type(connection).__module__.startswith("aiosqlite"):
+            async with lock:
+                await call_with_connection(connection, _erase)
+    except sqlite3.Error as error:
+        return (
+            f"The SQLite file could not be rewritten ({error}), so its free pages and its log "
+            "may still hold what was deleted. Stop the other programs that use the file, and run "
+            f'sqlite3 FILE "{"; ".join(_STATEMENTS)}".'
+        )
+    return ""
+
+
+def _erase(file: sqlite3.Connection, lock: AbstractContextManager[object] | None = None) -> None:
+    with lock or nullcontext():
+        file.commit()
+        *_, row = [file.execute(words).fetchone() for words in _STATEMENTS]
+    if row and row[0]:
+        raise sqlite3.OperationalError("another program is reading its log")

@@ -119,10 +119,12 @@ class MessageFold:
     Attributes:
         thread: id of their thread.
         messages: ids of the thread's messages that were folded last.
+        corrects: whether some had been folded before, and were edited or taken back.
     """
 
     thread: str
     messages: tuple[str, ...] = ()
+    corrects: bool = False
 
 
 MadeBy = ChunkRead | VersionMerge | TextEdit | MessageFold

@@ -1,220 +1,314 @@
-"""Write versions: at once, or in the background while the next chunk is read."""
+"""How a reading writes to a store that it shares: under a lease, and in the background.
+
+Each fold has a record while it is under way. Of several who would read the same, one holds it and
+reads, and the others follow. Edits are noted there. What a fold writes depends on its record.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import logging
-from contextlib import suppress
-from itertools import compress
+import time
+from contextlib import asynccontextmanager, suppress
+from dataclasses import asdict
 from typing import TYPE_CHECKING, NamedTuple
 
-from memagent_graph.errors import BadRecordError, NewerRecordError
-from memagent_graph.memory.atomic import MOST_LOST_RACES, NO_CONDITIONS, agrees, pause, race_error
-from memagent_graph.memory.chain import NOTHING, no_such_version, pointer_to
-from memagent_graph.memory.items import owners_of
+from memagent_graph.errors import BadRecordError, StoreError
+from memagent_graph.memory import chain
+from memagent_graph.memory.atomic import MOST_LOST_RACES, pause, race_error
+from memagent_graph.memory.circuit import FOLLOWED
+from memagent_graph.memory.items import Holder, is_gone
 from memagent_graph.memory.version import ChunkRead, MemoryVersion
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import AsyncIterator, Callable, Sequence
 
     from langgraph.store.base import PutOp
 
-    from memagent_graph.memory.atomic import Given, Value
-    from memagent_graph.memory.items import Place, Records, Stored
-    from memagent_graph.memory.leases import Lease, UnderWay
+    from memagent_graph.memory.atomic import Value
+    from memagent_graph.memory.items import Place, Records, UnderWay
 
-_log = logging.getLogger(__name__)
 _AT_ONCE = 64
 """Versions that are written in one step, at most."""
+LAPSE = 5.0
+"""Seconds without a sign of life after which anybody can take a lease."""
+BEAT = 1.0
+"""Seconds between signs of life while the holder waits for a model."""
 
 
-async def append_version(
-    records: Records, version: MemoryVersion, *, owner: str | None = None
-) -> MemoryVersion:
-    """Store a version unless its id exists, and return the stored one.
-
-    A record that cannot be read is replaced.
-
-    Args:
-        records: the bank.
-        version: the version.
-        owner: the memory that it belongs to; `collect` deletes versions without an owner.
-    """
-    done = await append_versions(records, [version], owner)
-    return version if done is None else done[version.id]
+class EditedError(Exception):
+    """The memory of a fold was edited: it continues from there before it takes a step."""
 
 
-async def advance_head(
-    records: Records,
-    name: str,
-    version: MemoryVersion,
-    *,
-    expected: str | None,
-    also: Sequence[PutOp] = (),
-    given: Given = NO_CONDITIONS,
-) -> bool:
-    """Store a version and point a name to it in one step, unless the name has moved.
+class Lease:
+    """The record of a fold: its holder reads, and others follow what the holder stores.
 
-    Args:
-        records: the bank.
-        name: the memory's name.
-        version: its new head.
-        expected: id of the current head; None if the name does not exist.
-        also: further puts in the same step.
-        given: further conditions; see `AtomicStore.acommit`.
-
-    Returns:
-        Whether it was done.
-    """
-    head = (records.heads, name)
-    puts = [records.put(*head, {"version": version.id}), *also]
-    conditions = {**given, head: pointer_to(expected)}
-    done = await append_versions(records, [version], name, also=puts, given=conditions)
-    if done is not None:
-        records.note(name, version.id)
-    return done is not None
-
-
-async def move_head(
-    records: Records, name: str, to: str, *, expected: str | None, also: Sequence[PutOp] = ()
-) -> bool:
-    """Point a name to another version, unless the name has moved.
-
-    Args:
-        records: the bank.
-        name: the memory's name.
-        to: id of its new head.
-        expected: id of the current head; None if the name does not exist.
-        also: further puts in the same step.
-
-    Returns:
-        Whether the name points to the version now.
-
-    Raises:
-        MemoryNotFoundError: There is no such version.
-    """
-    head, place, listed = (records.heads, name), (records.versions, to), (records.members(name), to)
-    puts, given = [records.put(*head, {"version": to}), *also], {head: pointer_to(expected)}
-    if not await records.commit(puts, {**given, place: ..., listed: ...}):
-        now, value = await records.values([head, place])
-        if not isinstance(value, dict):
-            raise no_such_version(to)
-        if now != pointer_to(expected):
-            return now == {"version": to}  # another writer moved it to the same version
-        if not await adopt(records, name, to, value, also=puts, given=given):
-            return False
-    records.note(name, to)
-    return True
-
-
-async def adopt(
-    records: Records,
-    owner: str,
-    key: str,
-    value: Stored,
-    *,
-    also: Sequence[PutOp] = (),
-    given: Given = NO_CONDITIONS,
-) -> bool:
-    """Add a memory to the owners of a version with this record, and return whether it is there.
-
-    Earlier versions need not be adopted: they are inherited when their owner releases them. See
-    `append_versions` for what is done `also`, and what is `given`.
-    """
-    version, there = MemoryVersion.from_record(value, key), {(records.versions, key): ...}
-    done = await append_versions(
-        records, [version], owner, also=also, given={**given, **there}, found={key: value}
-    )
-    return done is not None
-
-
-async def append_versions(
-    records: Records,
-    versions: Sequence[MemoryVersion],
-    owner: str | None = None,
-    *,
-    also: Sequence[PutOp] = (),
-    given: Given = NO_CONDITIONS,
-    found: Mapping[str, Stored] = NOTHING,
-) -> dict[str, MemoryVersion] | None:
-    """Store versions in one step, each unless its id exists; a record that is damaged is replaced.
+    It saves work and protects nothing: after a lapse, two can read for a moment, and errors of the
+    store are ignored.
 
     Args:
         records: the bank's records.
-        versions: the versions, each after those that it follows.
-        owner: see `append_version`.
-        also: further puts in the same step.
-        given: further conditions; see `AtomicStore.acommit`.
-        found: records of versions as they were seen; none is expected of the others.
+        key: its key, the same for all who would read the same; one of its own by default.
+        clock: seconds, from any origin. Clocks of two machines are never compared.
 
-    Returns:
-        The versions now stored, by id: the given ones, or those of writers who were first. What
-        follows one in the place of which another memory is stored is left out. None if other items
-        are not as given.
+    Attributes:
+        held: whether this instance had the lease when it last looked.
+        seen: the record as it was when it was last seen, at `place`.
+        turn: the version from which the fold is to continue, in the place of one of its own.
+        ends: what is put as the fold's last version is written, and the record deleted unless an
+            edit is noted in it; None before.
+        gone: whether the record went in that step.
+        due: whether its version may have been edited while nothing was noted: before this call, or
+            when it was not listed.
+        resumed: whether what is listed may be of the call that this one resumes.
     """
-    ids = [version.id for version in versions]
-    found = {key: found.get(key) for key in ids}
-    for lost in range(MOST_LOST_RACES):
-        await pause(lost)
-        kept: dict[str, MemoryVersion] = {}
-        replaced: set[str] = set()
-        after: dict[str, Stored] = {}
-        for version in versions:
-            if not replaced.isdisjoint(version.parents):
-                replaced.add(version.id)
-                continue
-            one, after[one.id] = _choose(version, owner, found[version.id])
-            kept[one.id] = one
-            if one.text != version.text:
-                replaced.add(one.id)
-        puts, seen = records.changes(found, after)
-        puts += also
-        if not puts or await records.commit(puts, {**given, **seen}):
-            return kept
-        stored = await records.values([*given], refresh=False)
-        now = [{} if isinstance(one, BadRecordError) else one for one in stored]
-        if not all(map(agrees, now, given.values())):
+
+    def __init__(
+        self, records: Records, key: str | None = None, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.held = self.due = self.resumed = self.gone = False
+        self.ends: PutOp | None = None
+        self._records, self._clock = records, clock
+        self._holder = Holder()
+        self.place: Place = (records.leases, self._holder.number if key is None else key)
+        self._beats = 0  # never starts again: a value that returned would look like silence
+        self._fold: UnderWay
+        self.seen: Value | None = None
+        self.turn: MemoryVersion | None = None
+        self._bad: str | None = None  # an edit that cannot be read
+        self._since = clock()
+
+    async def move_to(self, key: str) -> None:
+        """Be listed under another key, unless it has one of its own, and no more where it was."""
+        await self.release()
+        self.held, self.seen = False, None
+        if self.place[1] != self._holder.number:
+            self.place = (self.place[0], key)
+
+    async def acquire(self, fold: UnderWay) -> bool:
+        """Take the lease if it is free, its holder is dead, or it did not change for `LAPSE`.
+
+        Return whether it is held now; False as well if the store fails.
+        """
+        self._fold, held, self.held = fold, self.held, False
+        with suppress(Exception):
+            if held or not self._beats:  # free, as mostly at first
+                self.held = await self._swap(self._value())
+            else:
+                await self.look()
+            if not self.held:
+                ours = self._is_ours(self.seen)  # also if the reply to an earlier put was lost
+                takes = self.is_free or (ours and held)
+                self.held = (takes and await self._swap(self._value())) or ours
+        return self.held
+
+    @property
+    def foreign(self) -> bool:
+        """Whether somebody else held the lease when this instance last looked."""
+        return self.seen is not None and not self._is_ours(self.seen)
+
+    @property
+    def is_free(self) -> bool:
+        """Whether anybody may take the lease, as it was seen last."""
+        value, age = self.seen, self._clock() - self._since
+        if not value or not isinstance(value.get("beat"), int):  # absent, or malformed
+            return True
+        return age >= LAPSE or is_gone(str(value.get("holder")))
+
+    def see(self, value: object) -> None:
+        """Take in what the record is now; if it is another's, `held` becomes False."""
+        now = value if isinstance(value, dict) else None
+        if now != self.seen:
+            self.seen, self._since = now, self._clock()
+        self.held = self.held and self._is_ours(now)
+
+    async def look(self) -> None:
+        """Read the record."""
+        (value,) = await self._records.values([self.place], refresh=False)
+        if isinstance(value, BadRecordError):  # nobody's: make room
+            await self._records.items([self._records.put(*self.place, None)])
+        self.see(value)
+
+    def alive(self) -> None:
+        """Note another sign of life of the holder, such as a new version."""
+        self._since = self._clock()
+
+    async def beat(self) -> None:
+        """Give a sign of life; if somebody took the lease over, `held` becomes False."""
+        if self.held:  # also if the reply to an earlier put was lost
+            await (self._swap(self._value()) if self._is_ours(self.seen) else self.look())
+
+    @asynccontextmanager
+    async def keep_alive(self) -> AsyncIterator[None]:
+        """Beat every `BEAT` seconds while the body runs; failures of the store are ignored."""
+        done = asyncio.Event()
+
+        async def beat() -> None:
+            while self.held:
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(done.wait(), BEAT)
+                    return
+                with suppress(Exception):  # the store may be back for the next beat
+                    await self.beat()
+
+        task = asyncio.create_task(beat())
+        try:
+            yield
+        finally:
+            done.set()
+            # A beat under way may end: cancelled, it could take effect without our knowing.
+            await asyncio.wait([task], timeout=BEAT)
+            task.cancel()
+
+    async def release(self) -> None:
+        """Free the lease if it is still ours. If the store fails, the lease lapses instead."""
+        if self._records.guard.circuit == "closed":
+            with suppress(Exception):
+                while self._is_ours(self.seen) and not await self._swap(None):
+                    pass
+            self.held = False
+
+    async def follow(
+        self,
+        fold: UnderWay,
+        ids: tuple[str, str],
+        left: Callable[[], float],
+        *,
+        replays: bool = False,
+        unread: bool = False,
+    ) -> MemoryVersion | None:
+        """Return the version that another reading makes of the next chunk; None to make it here.
+
+        Args:
+            fold: the fold before the chunk, shown to others when the lease is taken.
+            ids: those of that version and of the one before.
+            left: returns the seconds until the deadline.
+            replays: whether a reading that was broken off may have stored it.
+            unread: whether the store did not have the version a moment ago.
+
+        Raises:
+            TimeoutError: The deadline came first.
+            EditedError: The fold has yet to continue from an edit.
+        """
+        self.ends, self.gone = None, False
+        if self.held and self._clock() - self._since >= LAPSE:  # as when the process was stopped
+            with suppress(Exception):
+                await self.beat()
+        if self.held:
+            self.alive()
+            return await self.find(fold, *ids) if replays else None
+        looks = 0
+        while self._records.guard.circuit == "closed":
+            if await self.acquire(fold) and unread:  # nobody reads: no look is needed
+                return None
+            unread = False
+            found = await self.find(fold, *ids)
+            if found is not None:
+                self.held = False  # the next one may be stored as well
+                self.alive()
+                return found
+            if self.held or not self.foreign:  # else it can be neither taken nor seen
+                return None
+            if (seconds := left()) <= 0:
+                raise TimeoutError
+            looks += 1
+            await asyncio.sleep(min(FOLLOWED.after(looks), seconds))
+        return None
+
+    async def find(self, fold: UnderWay, key: str, parent: str) -> MemoryVersion | None:
+        """Return a stored version that follows `parent`; None without one.
+
+        Raises:
+            EditedError: The fold has yet to continue from an edit.
+        """
+        records = self._records
+        places = [(records.versions, key), (records.versions, parent), self.place]
+        with suppress(StoreError):  # the chunk is read without it
+            child, before, noted = await records.values(places)
+            self.see(noted)
+            if parent == fold.version != fold.head and chain.edit_of(before, fold.memory):
+                self.due = await chain.newest_edit(records, parent, fold.memory) is not None
+            if self.due or self.get_noted(fold):
+                raise EditedError
+            return None if child is None else MemoryVersion.from_record(child, key)
+        return None
+
+    def get_noted(self, fold: UnderWay) -> str | None:
+        """Return the id of the edit that is noted, if the fold has not continued from it."""
+        noted = self.seen or {}
+        edit = noted.get("edit") if noted.get("memory") == fold.memory else None
+        return edit if isinstance(edit, str) and edit not in ("", fold.edit, self._bad) else None
+
+    async def find_edit(self, fold: UnderWay) -> tuple[MemoryVersion, str] | None:
+        """Return the edit to continue from, and the id of the version that was edited, if any."""
+        records, at = self._records, fold.version
+        if self.due:
+            await self.look()
+            self.due = False
+            if at is not None and at != fold.head:
+                newest = await chain.newest_edit(records, at, fold.memory)
+                self.due = newest is not None  # it is found again if this attempt fails
+                if newest is not None:
+                    return newest, at
+        if self.seen is None or (edit := self.get_noted(fold)) is None:
             return None
-        found = dict(await records.by_id(ids))
-    raise race_error("Version", ids[-1])
+        of, (found,) = str(self.seen.get("of")), await chain.find_versions(records, [edit])
+        if isinstance(found, MemoryVersion):
+            return found, of
+        self._bad = edit
+        return None
+
+    async def leave(self, fold: UnderWay) -> bool:
+        """Remove the record, unless the fold has yet to continue from an edit; say whether."""
+        if self.gone:
+            return True
+        if not self.held:
+            await self.look()
+        if self.get_noted(fold):
+            return False
+        others = self.foreign and not (self.is_free or self.resumed)
+        return others or await self._swap(None)  # another reading of the same may be listed
+
+    def renew(self, fold: UnderWay, *, alone: bool) -> Value | None:
+        """Return what the record becomes as the fold's versions are written, or one `alone`.
+
+        `see` it when it is written, which must depend on what was `seen`.
+        """
+        self._fold = fold
+        if not self.held:
+            return self.seen
+        value = self._value()
+        return None if alone and self.ends and value["edit"] == fold.edit else value
+
+    def _value(self) -> Value:
+        """The record, with an edit that is noted in it and that the fold has yet to take."""
+        fold, noted = self._fold, self.seen or {}
+        self._beats += 1
+        value = {**asdict(fold), "holder": str(self._holder), "beat": self._beats}
+        del value["seen"]  # the store's clock says it
+        if noted.get("memory") == fold.memory and noted.get("edit"):
+            value["of"] = noted.get("of")
+            if noted["edit"] != fold.edit:
+                # It may have been taken since the fold was as described: writes are made later.
+                edit, taken = noted["edit"], noted.get("taken")
+                value |= {"version": edit, "edit": edit, "taken": taken}
+        return value
+
+    async def _swap(self, value: Value | None) -> bool:
+        """Change the record if it is as it was seen last, and else look at it; say whether."""
+        put = self._records.put(*self.place, value)
+        done = await self._records.commit([put], {self.place: self.seen})
+        if done:
+            self.see(value)
+        else:
+            await self.look()
+        return done
+
+    def _is_ours(self, value: Value | None) -> bool:
+        return value is not None and value.get("holder") == str(self._holder)
 
 
-def _choose(
-    version: MemoryVersion, owner: str | None, found: Stored
-) -> tuple[MemoryVersion, Stored]:
-    """Return the version that is to be stored, and its record, which may be there."""
-    names = set() if owner is None else {owner}
-    if found is None:
-        return version, version.to_record(names)
-    try:
-        kept = MemoryVersion.from_record(found, version.id)
-    except NewerRecordError as error:
-        _log.warning("%s It was left as it is.", error)
-        return version, found
-    except BadRecordError as error:
-        _log.info("%s It was replaced.", error)
-        names |= {*owners_of(found)}
-        return version, version.to_record(names)
-    known = {*owners_of(found)}
-    if names <= known or not isinstance(found, dict):
-        return kept, found
-    return kept, {**found, "owners": sorted(known | names)}
-
-
-_LAST = "last"
-
-
-async def post_notice(records: Records, digests: Sequence[str]) -> None:
-    """Post that documents are forgotten, for readings that began before, under the next number."""
-    last: Place = (records.forgotten, _LAST)
-    for lost in range(MOST_LOST_RACES):
-        await pause(lost)
-        (found,) = await records.values([last])
-        number = {"number": 1 + number_of(found)}
-        puts = [records.put(records.forgotten, key, number) for key in (_LAST, *digests)]
-        if await records.commit(puts, {last: ... if isinstance(found, BadRecordError) else found}):
-            return
-    raise race_error("The notice of", digests[0])
+LAST = "last"
+"""Key of the number of the last notice."""
 
 
 def number_of(value: Value | BadRecordError | None) -> int:
@@ -223,17 +317,10 @@ def number_of(value: Value | BadRecordError | None) -> int:
     return number if isinstance(number, int) else 0
 
 
-FORGOTTEN = (
-    "A document was forgotten while this was read: nothing that this reading made of it is stored. "
-    "Read again to keep memories of what there is now."
-)
-
-
 class Fence:
     """The notices of forgotten documents, as a reading saw them when it began.
 
-    Each write of the reading depends on them. So nothing that was made from a document is stored
-    after the document was forgotten.
+    Each write depends on them: nothing that was made from a document is stored after it went.
 
     Attributes:
         own: digests of the documents that were read here.
@@ -246,7 +333,7 @@ class Fence:
         self.own, self.read, self.forgotten = set[str](), set[str](), set[str]()
         self.given: dict[Place, Value | None] = {}
         self._records, self._last = records, 0
-        self.place: Place = (records.forgotten, _LAST)
+        self.place: Place = (records.forgotten, LAST)
 
     def add(self, version: MemoryVersion) -> None:
         """Note what a version is made from."""
@@ -270,19 +357,15 @@ class Fence:
             return
         (last,) = await self._records.values([self.place])
         if number_of(last) > self._last:
-            read = [*self.read]
-            places = [(self._records.forgotten, digest) for digest in read]
-            found = await self._records.values(places)
-            late = [number_of(notice) > self._last for notice in found]
-            self.forgotten |= {*compress(read, late)}
+            places = {digest: (self._records.forgotten, digest) for digest in self.read}
+            found = zip(places, await self._records.values([*places.values()]), strict=True)
+            self.forgotten |= {one for one, notice in found if number_of(notice) > self._last}
         self.see(last)
 
 
 class _Waiting(NamedTuple):
-    """A version to be written, and the fold that made it, as others are to see it."""
-
     version: MemoryVersion
-    fold: UnderWay
+    fold: UnderWay  # that made it, as others are to see it
     lease: Lease
 
 
@@ -291,8 +374,7 @@ class VersionWriter:
 
     An unreachable store does not stop a reading: versions wait here, and are written in order when
     it is back. Each write depends on the leases of the folds as they were seen last, and shows how
-    far the folds are. If another memory is stored in place of one, its fold's lease has it
-    (`Lease.turn`), and what the fold made of its own is not written.
+    far the folds are. If another memory is stored in place of one, its fold turns to that.
 
     Args:
         records: the bank's records, with a time limit (`patience`).
@@ -321,15 +403,13 @@ class VersionWriter:
     @property
     def seconds(self) -> float:
         """How long the last write took, or the one under way has taken, in seconds."""
-        if not self._since:
-            return self._seconds
-        return max(self._seconds, asyncio.get_running_loop().time() - self._since)
+        now = asyncio.get_running_loop().time()
+        return max(self._seconds, now - self._since if self._since else 0.0)
 
     async def settle(self, patience: float | None = None) -> None:
-        """Wait until all that was added so far is written.
+        """Wait until all that was added so far is written, for at most `patience` seconds.
 
-        It waits for at most `patience` seconds, and not for a store that is known to be
-        unreachable.
+        A store that is known to be unreachable is not waited for.
         """
         goal, guard = self._added, self.records.guard
         with suppress(TimeoutError):
@@ -343,15 +423,14 @@ class VersionWriter:
     async def flush(self, patience: float, *, strictly: bool = False) -> int:
         """Write all waiting versions, and return the number of those that could not be written.
 
-        It waits `patience` seconds for each or, because of a deadline, `strictly` for all together.
+        It waits `patience` seconds for each, or `strictly` for all together.
         """
         self._begin()
         waiting = len(self._waiting) + 1
         while self._writing is not None and 0 < len(self._waiting) < waiting:
             waiting = len(self._waiting) if not strictly else 0
             await asyncio.wait([self._writing], timeout=patience)
-        if self._writing is not None and not self._writing.done():
-            self._writing.cancel()
+        if self._writing is not None and self._writing.cancel():
             with suppress(asyncio.CancelledError):
                 await self._writing
         self._count(0)
@@ -380,16 +459,14 @@ class VersionWriter:
             self._tried.set()
 
     async def _write_some(self) -> None:
-        some = self._waiting[:_AT_ONCE]
-        loop = asyncio.get_running_loop()
+        some, loop = self._waiting[:_AT_ONCE], asyncio.get_running_loop()
         self._since = loop.time()
         try:
             stored = await self._append(some)
         except Exception as error:  # noqa: BLE001 - no error of a store may stop the reading
             self.error = error
         else:
-            self.error = None
-            self._seconds = loop.time() - self._since
+            self.error, self._seconds = None, loop.time() - self._since
             del self._waiting[: len(some)]
             for version, _, lease in some:
                 if (one := stored.get(version.id)) and one.text != version.text:
@@ -406,17 +483,18 @@ class VersionWriter:
             await pause(lost)
             if self.fence.forgotten:
                 return {}
-            # A version that follows another may be left out.
-            ends = some[0].lease.ends if len(some) == 1 else None
-            now = {lease: lease.renew(fold, ends) for lease, fold in leases.items()}
-            also = [put for _, puts in now.values() for put in puts]
+            alone = len(some) == 1  # a version that follows another may be left out
+            now = {lease: lease.renew(fold, alone=alone) for lease, fold in leases.items()}
+            held = {lease: value for lease, value in now.items() if lease.held}
+            also = [records.put(*lease.place, value) for lease, value in held.items()]
+            also += [lease.ends for lease, value in held.items() if value is None and lease.ends]
             given = {**self.fence.given, **{lease.place: lease.seen for lease in leases}}
             owner = some[-1].fold.memory
-            done = await append_versions(records, versions, owner, also=also, given=given)
+            done = await chain.append_versions(records, versions, owner, also=also, given=given)
             if done is not None:
-                for lease, (value, puts) in now.items():
+                for lease, value in now.items():
+                    lease.gone = lease in held and value is None
                     lease.see(value)
-                    lease.ended = ends if ends in puts else lease.ended
                 return done
             await asyncio.gather(self.fence.look(), *(lease.look() for lease in leases))
         raise race_error("The reading of version", versions[-1].id)

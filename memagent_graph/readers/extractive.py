@@ -33,19 +33,14 @@ if TYPE_CHECKING:
 
 _PRIOR = 500
 """Virtual statements added to every chunk, so that idf does not depend on its size."""
-
 _HOP_STATEMENTS = 6
 """Best statements whose names are searched for."""
-
 _HOP_WEIGHT = 0.4
 """Weight of a word named by the best statement, relative to a word of the question."""
-
 _HOP_FOCUS = 4
 """Power with which that weight falls with the score of the naming statement."""
-
 _WIDEST_GAP = 2
 """Most code points between a statement and the one that continues it."""
-
 _PRONOUN = regex.compile(r"(?i)(?:he|she|it|they|his|her|its|their|this|these)\b|[他她它该其]")
 
 

@@ -179,16 +179,13 @@ def check_overwrite(
 
 def _without_instructions(text: str, said: Sequence[frozenset[str]], read: str) -> str:
     """Notes without sentences that repeat one of the prompt, and not of what was read."""
-    known = frozenset[str]().union(*said)
 
     def repeats(sentence: str) -> bool:
         has = key_words(sentence)
-        least = _REPEATED * len(has)
-        if len(has & known) < least or not has or sentence in read:
-            return False
-        if len(has) < _LEAST_JUDGED:  # a word of the prompt alone is no sentence of it
-            return has in said
-        return any(len(has & own) >= least for own in said)
+        if 0 < len(has) < _LEAST_JUDGED:  # a word of the prompt alone is no sentence of it
+            return has in said and sentence not in read
+        least = max(_REPEATED * len(has), 1)
+        return any(len(has & own) >= least for own in said) and sentence not in read
 
     repeated = {note.text for note in notes(text) if repeats(note.text)}
     return leave_out(text, repeated).strip() if repeated else text
@@ -373,10 +370,11 @@ def adds_anything(text: str, before: str, read: str) -> bool:
 
     Who speaks in a conversation is nothing that is said, and neither is the t of "isn't".
     """
-    new = {*_terms(text)} & {*_terms(_SPEAKS.sub("", read))} - {*_terms(before)}
-    return any(len(term) > 1 or not "a" <= term <= "z" for term in new)
+    new = {*_terms(text)}.difference(_terms(before), _ALPHABET)
+    return bool(new) and not new.isdisjoint(_terms(_SPEAKS.sub("", read)))
 
 
+_ALPHABET = "abcdefghijklmnopqrstuvwxyz"
 _SPEAKS = regex.compile(r"^\[\d{4}-\d\d-\d\d[^\]\n]*\] [^:\n]{1,80}: ", regex.MULTILINE)
 
 

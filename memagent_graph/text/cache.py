@@ -54,8 +54,7 @@ def unseal(key: str, entry: bytes, cipher: CipherProtocol | None = None) -> byte
     return content
 
 
-_PARTS = 16
-"""Parts of the limit; entries are pruned after each part that is written."""
+_PARTS = 16  # parts of the limit; entries are pruned after each part that is written
 _NAME = re.compile(r"[0-9a-f]{64}-[0-9a-f]{16}(\..+\.new)?")
 """File name of an entry, finished or being written; other files are left alone."""
 _UNFINISHED, _UNFINISHED_SECONDS = ".new", 3600

@@ -49,7 +49,8 @@ def widen(name: str) -> str:
 
     Raises a `LookupError` for an unknown name.
     """
-    codec = codecs.lookup(name.lower().removeprefix("x-")).name
+    plain = name.lower().removeprefix("x-").removesuffix("-i").replace("cp-", "cp")
+    codec = codecs.lookup(plain).name
     return _WIDER.get(codec, codec)
 
 
@@ -67,7 +68,7 @@ def _find_encoding(sample: bytes) -> str | None:
     for mark, name in _MARKS.items():
         if sample.startswith(mark):
             return name
-    if _ESCAPES.search(sample):
+    if sample.isascii() and _ESCAPES.search(sample):  # those encodings have seven bits
         found, _ = guess_encoding(sample)
         return widen(found) if found and found.startswith(("HZ", "ISO-2022")) else None
     even, odd = sample[::2].count(0), sample[1::2].count(0)  # of UTF-16, all are on one side
@@ -94,10 +95,8 @@ def guess_encoding(sample: bytes) -> tuple[str | None, float]:
 
 _BLOCK = 1 << 18
 """Bytes between two entries of the index: a window decodes whole blocks of this size."""
-SAMPLE = 1 << 16
-"""Bytes looked at to detect the kind of a file, and its encoding."""
-_SURE = 0.9
-"""Confidence of a guessed encoding below which a warning names it."""
+SAMPLE = 1 << 16  # bytes looked at to detect the kind of a file, and its encoding
+_SURE = 0.9  # confidence of a guessed encoding below which a warning names it
 
 
 def open_text(
@@ -156,8 +155,6 @@ def is_binary(sample: bytes) -> bool:
 
 
 class _BlockState(NamedTuple):
-    """The position and decoder state at which a block begins."""
-
     code_point: int
     byte: int
     line: int

@@ -111,8 +111,7 @@ _FULL = 0.8
 
 Of 50 made-up folders, 7% more chunks than with cuts as late as possible, and 15% at most. At 3/4 a
 line more changes fewer chunks, for up to 25% more of them."""
-_COMPARED = 64
-"""Code points after a cut by which it is ranked: of a file, those of its heading."""
+_COMPARED = 64  # code points after a cut by which it is ranked: of a file, those of its heading
 
 
 def _steady_end(source: Source, offset: int, window: str, fits: int, tokens: int) -> int:
@@ -147,10 +146,8 @@ def _rank(text: str, at: int) -> float:
 
 _ROWS = {".csv", ".tsv", ".tab"}
 """Suffixes of files in which each line is a row, and the first one the header."""
-_LONGEST_HEADER = 1000
-"""Code points of a header that is repeated; a longer one is not."""
-_FARTHEST_HEADER = 1 << 22
-"""Code points looked back for the header of a table."""
+_LONGEST_HEADER = 1000  # code points of a header that is repeated; a longer one is not
+_FARTHEST_HEADER = 1 << 22  # code points looked back for the header of a table
 _RULE = regex.compile(r"\|(?:[ :]*+-++[ :]*+\|)++\n")
 
 
@@ -198,10 +195,8 @@ def _last_row_end(source: Source, offset: int, window: str, end: int) -> int:
     return at if at > first else 0
 
 
-LONGEST_PASSAGE = 800
-"""Longest passage, in code points."""
-_WINDOW = 1 << 16
-"""Code points read at once to cut passages."""
+LONGEST_PASSAGE = 800  # in code points
+_WINDOW = 1 << 16  # code points read at once to cut passages
 
 
 def passages(source: Source, start: int = 0, end: float = inf) -> Iterator[tuple[int, str]]:
@@ -233,8 +228,7 @@ _LONGEST_GRAPHEME = 64
 """Code points looked at past the end of a passage, so that no grapheme is split."""
 
 
-_LIKELY_SIZE = 6
-"""Code points that a token rarely exceeds."""
+_LIKELY_SIZE = 6  # code points that a token rarely exceeds
 
 
 def _prefix_that_fits(
@@ -269,14 +263,9 @@ def _grapheme_end(text: str, end: int) -> int:
     return last
 
 
-_ENDS = [
-    regex.compile(pattern)
-    for pattern in (
-        r"\n[^\S\n]*\n\s*",  # paragraph
-        r"[.!?…]['\"”’)\]]*\s+|[。！？｡][」』”’）]*\s*",  # sentence
-        r"\n",  # line
-        r"\s+|[，、；：]",  # word
-    )
+_ENDS = [  # of a paragraph, a sentence, a line and a word
+    *map(regex.compile, (r"\n[^\S\n]*\n\s*", r"[.!?…]['\"”’)\]]*\s+|[。！？｡][」』”’）]*\s*")),
+    *map(regex.compile, (r"\n", r"\s+|[，、；：]")),
 ]
 
 
@@ -296,7 +285,6 @@ def _cuts(window: str, end: int) -> Iterator[int]:
 
 
 def _natural_end(text: str, first: int, end: int) -> int:
-    """The last paragraph, sentence, line or word end between `first` and `end`, or else `end`."""
     text = same_line_ends(text)
     for pattern in _ENDS:
         if found := deque(pattern.finditer(text, first, end), maxlen=1):

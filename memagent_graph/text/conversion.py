@@ -32,10 +32,8 @@ from memagent_graph.text.source import ENDS_AT, Converted
 if sys.platform != "win32":
     import resource
 
-_FORBIDDEN = (
-    *("os.exec", "os.fork", "os.posix_spawn", "os.spawn", "os.startfile", "os.system"),
-    *("pty.spawn", "socket.", "subprocess.Popen", "webbrowser.open"),
-)
+_FORBIDDEN: tuple[str, ...] = ("os.exec", "os.fork", "os.posix_spawn", "os.spawn", "os.startfile")
+_FORBIDDEN += ("os.system", "pty.spawn", "socket.", "subprocess.Popen", "webbrowser.open")
 """Prefixes of audit events that mean a connection or another process."""
 _GRACE_SECONDS = 5
 """Seconds after the time limit: the parent ends the process earlier, and can say why."""
@@ -81,8 +79,7 @@ _OLDER = "it is an older Office document, whatever its name says; save it as DOC
 _ENCRYPTED = "EncryptedPackage".encode("utf-16-le")
 _OFFICE = bytes.fromhex("d0cf11e0a1b11ae1")
 """First bytes of an encrypted DOCX, PPTX or XLSX (otherwise a ZIP archive), and of a DOC."""
-_LONGEST_ERROR = 2000
-"""Characters of an error that are passed on, since it may quote the document."""
+_LONGEST_ERROR = 2000  # characters of an error that are passed on, since it may quote the document
 
 
 @dataclass(frozen=True)
@@ -191,7 +188,6 @@ def _convert(request: Request) -> tuple[Reply, bytes]:
 
 
 def _load_picture(content: bytes, suffix: str, place: str) -> tuple[str, str]:
-    """Return (media type, base64) of the picture at a `Picture.place`, as models get it."""
     from memagent_graph.text import html, ocr, pdf  # the parent needs no libraries
     from memagent_graph.text.package import Package
 

@@ -42,8 +42,7 @@ if TYPE_CHECKING:
 
 _LOOK_SECONDS, _START_SECONDS = 0.02, 120.0
 """Interval of checks on a process and its caller, and the time in which one must have started."""
-_LONGEST_LINE = 1 << 16
-"""Longest header line of a reply, in bytes."""
+_LONGEST_LINE = 1 << 16  # longest header line of a reply, in bytes
 _NAMES = "DYLD_LIBRARY_PATH LANG LC_ALL LC_CTYPE LD_LIBRARY_PATH PYTHONHOME PYTHONUTF8 SYSTEMROOT"
 _ENVIRONMENT = _NAMES.split()
 """Variables that Python may need to start. All others, keys and tokens included, are not passed."""
@@ -53,7 +52,6 @@ _DEFAULTS = {"SECONDS": 120, "MEMORY_MB": 1024, "OUTPUT_MB": 64}
 
 
 def _make_request(path: Path, suffix: str, picture: str | None = None) -> Request:
-    """Return a request with the limits of the environment, or else the defaults."""
     variables = {f"MEMAGENT_CONVERSION_{name}": usual for name, usual in _DEFAULTS.items()}
     seconds, memory, output = (from_environment(*one) for one in variables.items())
     sizes = int(memory * _MB), int(output * _MB)
@@ -174,8 +172,7 @@ def _environment() -> dict[str, str]:
     return {**kept, "PYTHONPATH": os.pathsep.join(places), "OMP_NUM_THREADS": "1"}
 
 
-AT_ONCE = min(4, os.cpu_count() or 1)
-"""Documents converted at the same time; others wait."""
+AT_ONCE = min(4, os.cpu_count() or 1)  # documents converted at the same time
 _KEPT_SECONDS = 10.0
 """Time for which an idle process is kept, in seconds; starting one takes about a second."""
 _KEPT_DOCUMENTS, _KEPT_SHARE = 100, 0.5
@@ -248,15 +245,13 @@ class Converters:
             converter.end()
 
 
-shared = Converters()
-"""The pool of this process."""
+shared = Converters()  # the pool of this process
 atexit.register(shared.end)
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=shared.begin_anew)
 
 
-_FORM = 14
-"""Version of the conversion; a change here that gives other texts or pages increases it."""
+_FORM = 15  # version of the conversion; a change here that gives other texts or pages increases it
 _NO_OCR = ' For pictures of text: pip install "memagent-graph[ocr]"'
 
 _EXCESS = {
@@ -331,7 +326,6 @@ class ConvertedSource(TextSource):
 
 
 def _find_or_convert(name: str, request: Request, *, keep: bool) -> tuple[str, bytes]:
-    """The digest of the bytes of a file, and the `Converted` that was made from them."""
     kept, converter = open_cache() if keep else None, _converter(request.suffix, request.seconds)
     if kept is not None and converter is not None:
         with Path(request.path).open("rb") as file:

@@ -150,7 +150,6 @@ def open_path(
 
 
 def _walk(folder: Path) -> Iterator[Path]:
-    """Yield the files below a folder, and the folders that are not entered."""
     refused = list[OSError]()
     for root, folders, files in os.walk(folder, onerror=refused.append):  # follows no links
         left_out = {name for name in folders if name[0] == "." or Path(root, name).is_symlink()}
@@ -191,7 +190,6 @@ def _join_files(
 
 
 def _is_converted(document: object) -> bool:
-    """Whether a document is a file that is converted to text, in another process."""
     suffix = Path(document).suffix.lower() if isinstance(document, os.PathLike) else ""
     return suffix in FORMATS and (suffix not in PLAIN or can_convert())
 
@@ -217,8 +215,7 @@ def _open_meant(file: Path, base: Path, name: str, opener: Opener | None) -> Sou
         return Skipped(shown, _reason(error, name))
 
 
-_ICON = 4096
-"""Bytes below which a picture in a folder is an icon."""
+_ICON = 4096  # bytes below which a picture in a folder is an icon
 
 
 def _reason(error: Exception, name: str) -> str:
@@ -284,8 +281,7 @@ def open_source(
     return source
 
 
-_PATH_CHARACTERS = 1024
-"""Longest text, in characters, that is looked up as the name of a file."""
+_PATH_CHARACTERS = 1024  # longest text, in characters, that is looked up as the name of a file
 
 
 def _warn_of_path(text: str) -> None:

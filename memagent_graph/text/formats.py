@@ -33,7 +33,6 @@ PAGES = (".html", ".htm", ".xhtml", ".xht")
 _MAILS = (".eml", ".emlx", ".mbox", ".mht", ".mhtml")
 
 PICTURES = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp")
-"""Suffixes of pictures."""
 FORMATS = {
     ".pdf": "pdf.read_pdf",
     **dict.fromkeys(_WORD, "office.Word.read"),
@@ -108,8 +107,8 @@ _SAME = ("lxml", "openpyxl", "psutil", "pypdfium2", "selectolax", "striprtf")
 LIBRARIES = {name: name for name in _SAME} | {"PIL": "pillow", "oxmsg": "python-oxmsg"}
 """Modules of the `documents` extra, and the packages that they are in."""
 READ_BY = {"pdf": "pypdfium2", "html": "selectolax", "formats.read_rtf": "striprtf"}
-READ_BY |= dict.fromkeys(("office", "opendocument", "sheets"), "lxml")
-READ_BY |= {"mail.read_outlook": "python-oxmsg"}
+READ_BY["mail.read_outlook"] = "python-oxmsg"
+READ_BY |= {"office": "lxml", "opendocument": "lxml", "sheets": "lxml"}
 """The package by which a module or function reads; the others need the standard library only."""
 
 
@@ -158,7 +157,6 @@ def convert_within(name: str, content: bytes) -> Attachment:
 
 
 def _is_text(name: str, content: bytes) -> bool:
-    """Whether a file of an unknown type is text: in UTF-8, or with a mark of UTF-16."""
     if (guess_type(name)[0] or "").startswith(("audio", "image", "video")):
         return False
     with suppress(UnicodeDecodeError):
@@ -178,7 +176,8 @@ def read_rtf(content: bytes) -> Converted:
     """Read a text of RTF, without what was deleted under review."""
     library = import_module("striprtf.striprtf")
     to_text: Callable[..., str] = library.rtf_to_text
-    pictures, objects = content.count(b"\\pict"), content.count(b"\\objdata")
+    pictures = content.count(b"\\pict")
+    objects = content.count(b"\\objdata") + len(_UNWRITTEN.findall(content))
     content = content.removeprefix(codecs.BOM_UTF8)
     begun = content if content.lstrip().startswith(b"{\\rtf") else b"{%b}" % content  # a part
     pages, encoding = _MACHINE.findall(begun, 0, _HEAD), "cp1252"
@@ -189,43 +188,36 @@ def read_rtf(content: bytes) -> Converted:
     whole = _prepare_rtf(begun, library.specialchars)
     text = to_text(whole.decode("latin-1"), encoding, errors="replace")
     text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")  # joins halves
-    text = re.sub(r"\n{3,}", "\n\n", write_scripts(text))
+    text = re.sub(r"\n{3,}", "\n\n", write_scripts(text.replace("\xad", "")))
     warnings = warn_of(picture=pictures, embedded_object=objects)
     return Converted(text.strip(), (), warnings, lost=objects / (text.count("\n") + objects + 1))
 
 
-_TOKEN = re.compile(
-    rb"\\([a-z]{1,32})(-?\d{1,10})?[ ]?|\\'[0-9a-f]{2}|\\.|[{}]|[^\\{}]+|\\\Z",
-    re.DOTALL | re.IGNORECASE,
-)
+_TOKEN = re.compile(rb"(?si)\\([a-z]{1,32})(-?\d{1,10})?[ ]?|\\'[0-9a-f]{2}|\\.|[{}]|[^\\{}]+|\\\Z")
 _RAISING = {b"super": b"\x0e", b"up": b"\x0e", b"sub": b"\x10", b"dn": b"\x10"}
 _RAISING |= {b"msup": b"\x0e", b"msub": b"\x10", b"mden": b"\x10"}
 _FORMULA = dict.fromkeys((b"mdeg", b"me", b"mfName", b"mlim", b"mnum"), b" ")
 _FORMULA |= dict.fromkeys((b"md", b"mf", b"mfunc", b"mm", b"mmath", b"mmr", b"mnary", b"mr"), b"")
 _FORMULA |= dict.fromkeys((b"moMath", b"moMathPara", b"mrad", b"msSub", b"msSubSup"), b"")
-_FORMULA |= {b"mden": b"/", b"msSup": b"", b"msub": b"", b"msup": b""}
+_FORMULA |= {b"mden": b"/", b"msSup": b"", b"msub": b"", b"msup": b"", b"column": b"\\par "}
 """Words before parts of formulas, which the library leaves out, and what stands for them."""
 _LEVEL = {b"nosupersub", b"plain"}
 _SHOWN = {b"object", b"pntext", b"result", b"upr"}
 """Words that begin what is shown, and that the library leaves out."""
 _SETTINGS = {b"cs", b"ds", b"s", b"ts", *_FORMULA}
 """Styles and formulas, before which programs write the star that hides what is unknown."""
-_BOXES = {b"shp", b"shpgrp", b"shpinst", b"shptxt"}
+_BOXES = {b"do", b"dptxbxtext", b"shp", b"shpgrp", b"shpinst", b"shptxt"}
 _NOTES = {margin + pages for margin in (b"footer", b"header") for pages in (b"", b"f", b"l", b"r")}
 _NOTES |= {b"annotation", b"footnote"}
 _APART = _NOTES | _BOXES
 """What the library leaves out: boxes, and notes, headers and footers, which go to the end."""
 
 
-def _prepare_rtf(  # noqa: C901, PLR0912 - a list
-    content: bytes, written: Mapping[str, str]
-) -> bytes:
-    """Return RTF without binary data and what was deleted; with signs round what is raised.
-
-    A link has its address after it. `written` are words that stand for text.
-    """
-    kept, around, at = list[bytes](), list[tuple[set[bytes], bytes, int]](), 0
-    deleted, script, is_begun, address = set[bytes](), b"", False, b""
+def _prepare_rtf(content: bytes, written: Mapping[str, str]) -> bytes:  # noqa: C901, PLR0912, PLR0915
+    """Return RTF as the library needs it; `written` are words that stand for text."""
+    kept, around = list[bytes](), list[tuple[set[bytes], tuple[bytes, bytes], int]]()
+    at = form = 0
+    deleted, script, is_begun, address = set[bytes](), (b"", b""), False, b""
     links, apart, notes = list[tuple[int, bytes]](), dict[int, bytes](), list[bytes]()
     while token := _TOKEN.match(content, at):
         at, (word, number), piece, now = token.end(), token.groups(), token[0], script
@@ -238,7 +230,7 @@ def _prepare_rtf(  # noqa: C901, PLR0912 - a list
             if links and links[-1][0] == len(around):
                 piece = b" <%b>}" % links.pop()[1]
             kind = apart.pop(len(around), b"")
-            deleted, now, begin = around.pop() if around else (set(), b"", 0)
+            deleted, now, begin = around.pop() if around else (set(), (b"", b""), 0)
             if kind in _NOTES:
                 notes += [*kept[begin:], piece]
                 kept, script = [*kept[:begin], b"{}"], now  # a word before it ends here
@@ -250,7 +242,10 @@ def _prepare_rtf(  # noqa: C901, PLR0912 - a list
             continue
         elif word == b"fldrslt":
             links += [(len(around), address)] if address else []
-            address = b""
+            piece += _show_form(content[form:at]) if form else b""
+            address, form = b"", 0
+        elif word == b"formfield":
+            form = at
         elif piece == b"\\*":  # hides the group, unless what begins here is known
             following = _TOKEN.match(content, at)
             if not is_begun or (following and following[1] in _SETTINGS | _APART):
@@ -260,24 +255,39 @@ def _prepare_rtf(  # noqa: C901, PLR0912 - a list
         elif word in _SHOWN:
             continue
         elif word in _RAISING or word in _FORMULA:
-            now = b"" if number == b"0" else _RAISING.get(word, script)
+            now = b"" if number == b"0" else _RAISING.get(word, script[0]), script[1]
             piece = _FORMULA.get(word, piece)
+        elif word in {b"strike", b"striked"}:
+            now = script[0], b"" if number == b"0" else b"\x13"
         elif word in _LEVEL:
-            deleted, now = set() if word == b"plain" else deleted, b""
+            deleted, now = (set(), (b"", b"")) if word == b"plain" else (deleted, (b"", script[1]))
         elif word in _APART:
             piece, apart[len(around)] = b"\\par " + piece[len(word) + 1 :], word
         elif deleted and (word is None or word == b"u" or word.decode() in written):
             continue
         is_begun = piece == b"{" or (is_begun and not piece.strip())
-        ends = [bytes([script[0] + 1])] if script and now != script else []
-        kept += [*ends, piece, *([now] if now and now != script else [])]
+        changes = [(old, new) for old, new in zip(script, now, strict=True) if old != new]
+        kept += [*(bytes([old[0] + 1]) for old, _ in changes if old), piece]
+        kept += [new for _, new in changes]
         script = now
     return _HIGH.sub(lambda found: b"\\'%02x" % found[0][0], b"".join(kept))
 
 
+def _show_form(settings: bytes) -> bytes:
+    """Return what a field of a form shows that is no text: a tick, or what was chosen."""
+    found = {b"defres": b"0", b"res": b"25", **dict(_SETTING.findall(settings))}
+    chosen = found[b"defres" if found[b"res"] == b"25" else b"res"]  # which says nothing
+    if found.get(b"type") == b"1":
+        return b"{\\uc1\\u9744?}" if chosen == b"0" else b"{\\uc1\\u9746?}"
+    return b"".join(_CHOICE.findall(settings)[int(chosen) :][:1])
+
+
+_SETTING = re.compile(rb"\\ff(type|res|defres)(\d{1,4})")
+_CHOICE = re.compile(rb"\\ffl ([^{}]{0,999})")
+_UNWRITTEN = re.compile(rb"\\fldinst\b[^{}]{0,99}?(?:\{[^{}]{0,99}?)?[ {](?:EQ|AUTONUM|LISTNUM)")
+"""Fields that have no result, since programs draw them."""
 _LINK = re.compile(rb'HYPERLINK[ \t]{1,9}(?:"([^"]{1,2000})"|([^"\s]{1,2000}))')
-_HEAD = 200
-"""Bytes at the beginning of RTF that name its character set."""
+_HEAD = 200  # bytes at the beginning of RTF that name its character set
 _MACHINE = re.compile(rb"\\(mac|pca|pc|ansicpg\d{1,5})(?![a-z0-9])")
 _MACHINES = {b"mac": "mac_roman", b"pc": "cp437", b"pca": "cp850", b"10000": "mac_roman"}
 _FONT = re.compile(rb"\\f\d{1,9}(?![^{};]{0,200}\\fcharset)(?=[^{};]{0,200};)")

@@ -21,18 +21,14 @@ from memagent_graph.text.ocr import Album
 from memagent_graph.text.package import Package, child, get
 from memagent_graph.text.source import Converted, PasswordError
 
-_BLOCKS = {
-    *("address", "article", "aside", "blockquote", "body", "caption", "center", "dd", "details"),
-    *("dialog", "dir", "div", "dl", "dt", "fieldset", "figcaption", "figure", "footer", "form"),
-    *("header", "hgroup", "hr", "legend", "main", "menu", "nav", "ol", "optgroup", "option", "p"),
-    *("search", "section", "summary", "ul"),
-}
-_LEFT_OUT = {
-    *("head", "script", "style", "template", "#comment", "-comment", "object"),
-    *("rp", "annotation", "annotation-xml"),  # brackets, and a formula once more
-}
-_DEEPEST = 150
-"""Depth of elements that are laid out; what is nested deeper is read as running text."""
+_BLOCK_NAMES = """
+address article aside blockquote body caption center dd details dialog dir div dl dt fieldset form
+figcaption figure footer header hgroup hr legend main menu nav ol optgroup option p search section
+summary ul"""
+_BLOCKS = {*_BLOCK_NAMES.split()}
+_LEFT_OUT = {"head", "script", "style", "template", "#comment", "-comment"}
+_LEFT_OUT |= {"rp", "annotation", "annotation-xml"}  # brackets, and a formula once more
+_DEEPEST = 150  # depth of elements that are laid out; what is nested deeper is read as running text
 
 
 def read_html(content: bytes) -> Converted:
@@ -49,10 +45,9 @@ def read_html(content: bytes) -> Converted:
 
 
 _XML = re.compile(
-    r"<!DOCTYPE[^>\[]{0,999}+(?:\[[^\]]{0,2000}+\]\s{0,9}+)?>|<!\[CDATA\[(?P<data>.*?)(?:\]\]>|\Z)"
+    r"(?si)<!DOCTYPE[^>\[]{0,999}+(?:\[[^\]]{0,2000}+\]\s{0,9}+)?>|<!\[CDATA\[(?P<data>.*?)(?:\]\]>|\Z)"
     r"|<!--.*?(?:-->|\Z)|<(?P<name>/?[A-Za-z][\w:.-]*+)"
     r"(?P<more>(?:[^<>\"'/]|/(?!>)|\"[^\"]*+\"|'[^']*+')*+)(?P<end>/?)>",
-    re.DOTALL | re.IGNORECASE,
 )
 """What XHTML has and HTML lacks; a parser of XML drops signs from what is not well-formed."""
 
@@ -66,33 +61,27 @@ def _write_markup(found: re.Match[str]) -> str:
     return f"<{'/' * is_end}{name}{found['more']}>{closed}"
 
 
-_PROLOG = 1000
-"""Code points in which a page says that it is XML."""
-_XHTML = re.compile(r"<\?xml|http://www\.w3\.org/1999/xhtml")
-_VOID = {
-    *("area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "param"),
-    *("source", "track", "wbr"),
-}
+_PROLOG = 1000  # code points in which a page says that it is XML
+_XHTML = re.compile(r"<\?xml|http://www\.w3\.org/1999/xhtml|xmlns:\w{1,20}=.http://www\.w3\.org")
+_VOID_NAMES = "area base br col embed hr img input link meta param source track wbr"
+_VOID = {*_VOID_NAMES.split()}
 _EMPTY_LINES = re.compile(r"\n{3,}")
 _SPACES = re.compile(r"[ \t\r\n\f]+")
 
 
 class WebPage:
-    """A page of HTML, with what its style sheets say about numbers and their places.
-
-    An album takes the pictures that it holds itself; style sheets are in the package of the part
-    that it is.
-    """
+    """A page of HTML with its style sheets, perhaps in a package; an album takes its pictures."""
 
     def __init__(
         self, text: str, album: Album | None = None, place: tuple[Package, str] | None = None
     ) -> None:
-        if _XHTML.search(text[:_PROLOG]):
+        if place or _XHTML.search(text[:_PROLOG]):
             text = _XML.sub(_write_markup, text)
         self.root = cast("Any", LexborHTMLParser(text.replace("\0", "\ufffd")).root)
-        self._album, self._is_pre, self._counts = album, False, False
-        self._styles: defaultdict[int, dict[str, str]] = defaultdict(dict)
-        self._numbers = dict[int, int]()  # of the last item of each list
+        self._album, self._is_pre, self._numbers = album, False, dict[int, int]()  # of last items
+        self._styles: defaultdict[tuple[int, str], dict[str, str]] = defaultdict(dict)
+        self._counters = dict[str, tuple[int, ...]]()  # those of outer elements first
+        self._outer = dict[str, int]()  # how many of them are of outer elements
         for found in self.root.css("style, link[rel~=stylesheet]"):
             if found.tag == "style":
                 self._apply(found.text())
@@ -107,30 +96,60 @@ class WebPage:
         return _EMPTY_LINES.sub("\n\n", lines).strip()
 
     def _apply(self, sheet: str) -> None:
-        """Keep what a style sheet says about elements; a later rule wins."""
-        self._counts |= "counter(" in sheet or "counters(" in sheet
         for rule in _REMARK.sub("", sheet).split("}"):
             selectors, _, declared = rule.rpartition("{")
-            if _SHOWN.search(declared):
-                with suppress(SelectolaxError):  # of a part of an element, or not known
-                    for node in self.root.css(selectors.rpartition("{")[2].strip()):
-                        self._styles[node.mem_id] |= _properties(declared)
+            selectors = _BEFORE.split(selectors)[-1].strip() if _SHOWN.search(declared) else ""
+            for selector in selectors.split(",") if _PART.search(selectors) else [selectors]:
+                whole, _, part = _PART.sub(r"\0\1", selector.strip()).partition("\0")
+                with suppress(SelectolaxError):  # one that is not known
+                    for node in self.root.css(whole or "*") if selector else ():
+                        self._styles[node.mem_id, part] |= _properties(declared)
 
     def _style_of(self, node: Any) -> dict[str, str]:
         own = _properties(node.attributes.get("style") or "")
-        return {**self._styles[node.mem_id], **own} if node.mem_id in self._styles else own
+        return {**self._styles.get((node.mem_id, ""), {}), **own}
+
+    def _count(self, style: dict[str, str]) -> None:
+        for name, usual in (("counter-reset", 0), ("counter-increment", 1)):
+            for counter, number in _COUNTER.findall(style.get(name, "")):
+                found = self._counters.get(counter, ())
+                above = found[:-1] if usual else found[: self._outer.get(counter, 0)]
+                value = int(number or usual) + sum(found[-1:]) * usual
+                self._counters[counter] = (*above, value)
+
+    def _write_part(self, node: Any, part: str) -> str:
+        """Return what a style sheet adds to an element, if it has a letter or a number."""
+        style = self._styles.get((node.mem_id, part), {})
+        self._count(style)
+
+        def write(found: re.Match[str]) -> str:
+            if found["name"] is None:
+                return _ESCAPED.sub(lambda code: chr(int(code[1], 16)), found[1] or found[2] or "")
+            numbers = self._counters.get(found["name"].lower(), (0,))
+            numbers = numbers if found["all"] else numbers[-1:]
+            written = (notation.in_style(at, _CSS.get(found["style"], "")) for at in numbers)
+            return (found[5] or "").join(written)
+
+        said = "".join(map(write, _CONTENT.finditer(style.get("content", ""))))
+        return said if any(map(str.isalnum, said)) and "attr(" not in style["content"] else ""
 
     def _lay_out(self, node: Any, depth: int) -> str:
         if depth > _DEEPEST:
             return str(node.text(separator=" "))
-        return "".join(self._lay_out_child(at, depth) for at in node.iter(include_text=True))
+        before, self._outer = self._outer, {key: len(at) for key, at in self._counters.items()}
+        parts = [self._write_part(node, "before")]
+        parts += [self._lay_out_child(at, depth) for at in node.iter(include_text=True)]
+        parts.append(self._write_part(node, "after"))
+        self._counters = {key: self._counters[key][:size] for key, size in self._outer.items()}
+        self._outer = before
+        return "".join(parts)
 
     def _lay_out_child(self, node: Any, depth: int) -> str:  # noqa: C901, PLR0912 - a list
         tag = node.tag
         if tag == "-text":
             text = node.text_content or ""
-            return text if self._is_pre else _SPACES.sub(" ", text)
-        if tag in _LEFT_OUT:
+            return text if self._is_pre else _SPACES.sub(" ", text.replace("\xad", ""))
+        if tag is None or tag in _LEFT_OUT:
             return ""
         if tag == "br":
             return "\n"
@@ -139,14 +158,13 @@ class WebPage:
         if tag in {"noembed", "noframes"}:  # the parser leaves them as they are
             return f"\n\n{WebPage(node.text()).write()}\n\n"
         if tag in notation.FORMULAS:
-            is_stacked = (node.attributes.get("linethickness") or "1")[0] == "0"
-            parts = [self._lay_out_child(at, depth) for at in node.iter()]
-            return notation.write_formula("noBar" if is_stacked else tag, parts)
+            return self._lay_out_formula(node, depth)
         if tag in _CODE and not self._is_pre:
             return self._lay_out_code(node, depth)
         if tag == "table" and node.css_first("table table") is None:
             return f"\n\n{self._lay_out_table(node, depth)}\n\n"
-        attributes = node.attributes
+        attributes, style = node.attributes, self._style_of(node)
+        self._count(style)
         if tag == "img":
             alt, held = attributes.get("alt") or "", _DATA_URL.match(attributes.get("src") or "")
             if self._album is None or held is None:
@@ -161,16 +179,32 @@ class WebPage:
             return f"\n{attributes.get('label') or ''}\n{self._lay_out(node, depth + 1)}"
         if tag == "option" and "selected" in attributes:
             return f"\n☒ {self._lay_out(node, depth + 1)}\n"
+        mark = self._count_item(node) if tag == "li" else ""
         inner = self._lay_out(node, depth + 1)
-        return self._write_element(node, inner, self._style_of(node))
+        return self._write_element(node, inner, style, mark)
 
-    def _write_element(self, node: Any, inner: str, style: dict[str, str]) -> str:
-        """Return what an element shows round what those in it show."""
+    def _lay_out_formula(self, node: Any, depth: int) -> str:
         tag, attributes = node.tag, node.attributes
-        if (tag in _STRUCK or "line-through" in style.get("text-decoration", "")) and inner.strip():
+        parts = [self._lay_out_child(at, depth) for at in node.iter()]
+        if tag == "mfenced":
+            signs = (("open", "("), ("separators", ","), ("close", ")"))
+            begin, between, end = (attributes.get(key) or usual for key, usual in signs)
+            return f"{begin}{between[:1].join(parts)}{end}"
+        if "mprescripts" in (tags := [at.tag for at in node.iter()]):
+            at = tags.index("mprescripts")
+            whole = parts[0] if at == 1 else notation.write_formula(tag, parts[:at])
+            return notation.write_formula("sPre", [*parts[at + 1 : at + 3], whole])
+        is_stacked = (attributes.get("linethickness") or "1")[0] == "0"
+        return notation.write_formula("noBar" if is_stacked else tag, parts)
+
+    def _write_element(self, node: Any, inner: str, style: dict[str, str], mark: str) -> str:
+        tag, attributes = node.tag, node.attributes
+        lines = f"{style.get('text-decoration')} {style.get('text-decoration-line')}"
+        if tag in _STRUCK or "line-through" in lines:
             inner = notation.strike_text(inner)
-        if level := _RAISED.get(style.get("vertical-align", ""), _RAISED.get(tag, 0)):
-            return notation.raise_text(inner, level)
+        where = (_HEIGHT.match(style.get(name, "")) for name in _RAISED_BY)
+        if height := next(filter(None, where), _HEIGHT.match(tag)):
+            return notation.raise_text(inner, bool(height[1]) - bool(height[2]))
         if tag == "rt":
             return notation.write_ruby(inner)
         if tag[:1] == "h" and tag[1:] in {"1", "2", "3", "4", "5", "6"}:
@@ -178,17 +212,18 @@ class WebPage:
             return f"\n\n{'#' * int(tag[1:])} {title}\n\n" if title else ""
         if tag == "li":
             lines = "\n  ".join(filter(None, inner.strip().split("\n")))
-            mark = self._count_item(node)
-            return f"\n{mark} {lines}" if lines else ""
+            return f"\n{mark}{lines}" if lines else ""
         if tag == "a":
             address, label = attributes.get("href") or "", inner.strip()
             if attributes.get("epub:type") == "noteref" or attributes.get("role") == "doc-noteref":
                 return notation.raise_text(inner, 1)
-            is_plain = not address.startswith(_OUTSIDE) or notation.shows_address(label, address)
+            is_plain = not _OUTSIDE.match(address) or notation.shows_address(label, address)
             inner = f"\x12{inner}\x12" if address.startswith("#") else inner  # a note's, perhaps
             return inner if is_plain or "\n" in label else f"[{label}]({address})"
-        is_block = tag in _BLOCKS or style.get("display") in _APART
-        around = "\n\n" if is_block else _AROUND.get(tag, "")
+        if tag in _BLOCKS or style.get("display") in _APART:
+            return f"\n\n{inner}\n\n"
+        is_cell = {style.get("display"), self._style_of(node.parent).get("display")} & _CELLS
+        around = _AROUND.get(tag, " " if is_cell else "")
         return f"{around}{inner}{around}"
 
     def _lay_out_code(self, node: Any, depth: int) -> str:
@@ -199,25 +234,25 @@ class WebPage:
         return f"\n\n{fence}\n{lines}\n{fence}\n\n" if lines else ""
 
     def _count_item(self, item: Any) -> str:
-        """Count an item of a list, and return what is shown before it."""
         of_list = item.parent
         while of_list is not None and of_list.tag not in _LISTS:
             of_list = of_list.parent
         if of_list is None:
-            return "-"
+            return "- "
         attributes, step = of_list.attributes, -1 if "reversed" in of_list.attributes else 1
         usual = sum(at.tag == "li" for at in of_list.iter()) if step < 0 else 1
         first = notation.as_integer(attributes.get("start"), usual)
         following = self._numbers.get(of_list.mem_id, first - step) + step
         number = notation.as_integer(item.attributes.get("value"), following)
-        self._numbers[of_list.mem_id] = number
+        self._numbers[of_list.mem_id], self._counters["list-item"] = number, (number,)
         kind = item.attributes.get("type") or attributes.get("type") or ""
         styles = (_list_style(self._style_of(node)) for node in (item, of_list))
         style = next(filter(None, styles), notation.STYLES.get(kind, ""))
-        if of_list.tag == "ol" and (not style or (style == "none" and self._counts)):
-            style = "decimal"
-        is_marked = style in {"", "disc", "none"}
-        return "-" if is_marked else f"{notation.in_style(number, style)}."
+        style = style or ("decimal" if of_list.tag == "ol" else "disc")
+        is_marked = style in {"disc", "none"}
+        mark = "- " if is_marked else f"{notation.in_style(number, style)}. "
+        own = style == "none" and (item.mem_id, "before") in self._styles
+        return self._write_part(item, "marker") or mark * (not own)
 
     def _lay_out_table(self, node: Any, depth: int) -> str:
         def read(cell: Any) -> tuple[str, int, int]:
@@ -226,44 +261,51 @@ class WebPage:
             return self._lay_out(cell, depth + 1), across, max(down, 0)
 
         rows = notation.spread_cells([*map(read, row.css("td, th"))] for row in node.css("tr"))
-        found = (self._lay_out(caption, depth + 1) for caption in node.css("caption"))
-        return "\n\n".join(
-            [*(" ".join(said.split()) for said in found), notation.write_table(rows)]
-        )
+        found = (self._lay_out(caption, depth + 1).split() for caption in node.css("caption"))
+        return "\n\n".join([*map(" ".join, found), notation.write_table(rows)])
 
 
 _REMARK = re.compile(r"/\*.*?(?:\*/|\Z)", re.DOTALL)
-_SHOWN = re.compile("line-through|list-style|vertical-align")
-"""What style sheets say that changes numbers; pages have thousands of other rules."""
+_SHOWN = re.compile(
+    "line-through|list-style|vertical-align|font-variant-position|mso-text-raise|counter"
+    "|display: {0,9}(?:block|flex|grid|inline-flex|list-item|table)|content: {0,9}[\"'](?!\\\\[ef])"
+)
+"""What style sheets say that changes numbers or words; pages have thousands of other rules."""
+_BEFORE = re.compile("[{;]")
+_PART = re.compile(r"::?(before|after|marker)\b")
+_COUNTER = re.compile(r"([\w-]++)(?: {1,9}(-?\d{1,9}))?")
+_CONTENT = re.compile(
+    r"\"([^\"]*+)\"|'([^']*+)'|counter(?P<all>s?)\( {0,9}(?P<name>[\w-]++)"
+    r"(?: {0,9}, {0,9}[\"']([^\"']{0,99})[\"'])?(?: {0,9}, {0,9}(?P<style>[\w-]++))?"
+)
+_ESCAPED = re.compile(r"\\([0-9a-fA-F]{1,6}) ?")
 _LISTS, _CODE = {"dir", "menu", "ol", "ul"}, {"listing", "plaintext", "pre", "xmp"}
 _STRUCK = {"del", "s", "strike"}
-_OUTSIDE = ("http:", "https:", "mailto:")
+_OUTSIDE = re.compile(r"(?!javascript:|data:|cid:|file:)[a-z][a-z0-9+.-]{0,30}:|//", re.IGNORECASE)
+"""How the address of a link begins that leads out of the page."""
 _APART = {"block", "flex", "grid", "list-item", "table"}
-_AROUND = {"tr": "\n"}
-_AROUND |= dict.fromkeys(
-    ("button", "label", "meter", "mtd", "output", "td", "text", "textarea", "th"), " "
-)
+_CELLS = {"flex", "grid", "inline-flex", "table-cell"}
+_AROUND = {"q": '"', "tr": "\n"}
+_SPACED = "button label meter mspace mtd output td text textarea th"
+_AROUND |= dict.fromkeys(_SPACED.split(), " ")
 
 
 def _properties(declared: str) -> dict[str, str]:
-    pairs = (one.partition(":") for one in declared.lower().replace("!important", "").split(";"))
-    return {name.strip(): value.strip() for name, _, value in pairs}
+    pairs = (one.partition(":") for one in declared.replace("!important", "").split(";"))
+    found = {name.strip().lower(): value.strip() for name, _, value in pairs}
+    return {name: it if name == "content" else it.lower() for name, it in found.items()}
 
 
-_RAISED = {"sup": 1, "super": 1, "sub": -1}
-_CSS = {"none": "none", "decimal": "decimal", "decimal-leading-zero": "decimalZero"}
-_CSS |= {
-    "lower-greek": "lowerGreek",
-    "lower-roman": notation.STYLES["i"],
-    "upper-roman": notation.STYLES["I"],
-}
-_CSS |= dict.fromkeys(("lower-alpha", "lower-latin"), notation.STYLES["a"])
-_CSS |= dict.fromkeys(("upper-alpha", "upper-latin"), notation.STYLES["A"])
-_CSS |= dict.fromkeys(("circle", "disc", "square"), "disc")
+_RAISED_BY = ("vertical-align", "mso-text-raise", "font-variant-position")
+_HEIGHT = re.compile(r"(super|sup\Z|[\d.]{0,9}[1-9])|(sub|-[\d.]{0,9}[1-9])")
+"""What raises or lowers text: a name or a length."""
+_CASES, _KINDS = ("lower", "upper"), ("alpha", "greek", "latin", "roman")
+_CSS = {f"{case}-{kind}": f"{case}{kind.title()}" for case in _CASES for kind in _KINDS}
+_CSS |= {"none": "none", "decimal": "decimal", "decimal-leading-zero": "decimalZero"}
+_CSS |= {"circle": "disc", "disc": "disc", "square": "disc"}
 
 
 def _list_style(style: dict[str, str]) -> str:
-    """Return how CSS has a list marked or numbered; "" if it does not say, or is not known."""
     said = f"{style.get('list-style', '')} {style.get('list-style-type', '')}".split()
     return next((_CSS[one] for one in reversed(said) if one in _CSS), "")
 
@@ -272,7 +314,6 @@ _DATA_URL = re.compile(r"data:image/[\w.+-]{1,40};base64,([A-Za-z0-9+/=\s%]{1,44
 
 
 def _data_of(encoded: str) -> bytes:
-    """Return the bytes of base64 in a URL; b"" if it is none."""
     try:
         return b64decode("".join(unquote(encoded).split()), validate=True)
     except ValueError:
@@ -300,7 +341,7 @@ def read_epub(content: bytes) -> Converted:
     others = [get(item, "id") for item in pages if get(item, "properties") != "nav"]
     chapters, warnings = list[str](), list[str]()
     for identifier in dict.fromkeys(order + others):
-        name = files.get(identifier, "-")
+        name = files.get(identifier, identifier)
         part, why = _join(place, name), "it is missing"
         try:
             if (page := package.read(part)) is not None:
@@ -321,5 +362,4 @@ _PAGE_TYPES = {"application/xhtml+xml", "text/html"}
 
 
 def _join(part: str, name: str) -> str:
-    """Return the part of a package to which another one refers by a name."""
     return posixpath.normpath(posixpath.join(posixpath.dirname(part), name))

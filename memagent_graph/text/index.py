@@ -43,19 +43,15 @@ if TYPE_CHECKING:
 
     from memagent_graph.text.source import Source
 
-_FORM = "index 4"
-"""Version of passages and terms, part of each cache key."""
+_FORM = "index 4"  # version of passages and terms, part of each cache key
 _K1, _B = 1.2, 0.4
 """BM25's k1 and b: saturation of repeated terms, and the penalty on long passages."""
 _MOST_COUNTED = 255
-_PART_LENGTH = 1 << 20
-"""Code points of a text that make a part."""
+_PART_LENGTH = 1 << 20  # code points of a text that make a part
 _TABLE_POSTINGS, _MOST_PARTS = 1 << 20, 256
 """Postings from which on parts are joined, and most parts that are not: queries ask them all."""
-_RECENT_BYTES = 1 << 26
-"""Size of the indexes kept in memory for the next question, in bytes."""
-_DISK = 8
-"""Bytes in a temporary file that count as much as one in memory."""
+_RECENT_BYTES = 1 << 26  # size of the indexes kept in memory for the next question, in bytes
+_DISK = 8  # bytes in a temporary file that count as much as one in memory
 _MOST_BYTES = 1 << 30
 _INT, _BYTE = np.dtype("<i4"), np.dtype("u1")
 _ARRAYS = ("ends", "sizes", "first", "numbers", "counts")
@@ -175,7 +171,6 @@ class _Tables:
         self._tables.append([*map(self._keep, (hashes, first, numbers, counts))])
 
     def _keep(self, values: NDArray[Any]) -> NDArray[Any]:
-        """Return an array that is in the file; itself if it cannot be."""
         with suppress(OSError):
             if self._on_disk and self._file is None:
                 self._file = TemporaryFile()  # noqa: SIM115
@@ -267,7 +262,6 @@ class Index:
         return scores
 
     def _postings(self, term: str) -> tuple[NDArray[Any], NDArray[Any]]:
-        """Return the numbers of the passages that have a term, and how often each has it."""
         found = [*self._rows(term)]
         numbers = [np.empty(0, _INT), *(own + begin for own, _, begin in found)]
         counts = [np.empty(0, np.float32), *(own for _, own, _ in found)]
@@ -337,7 +331,6 @@ def _parts(leaves: Sequence[Source | str]) -> Iterator[IndexPart]:
 
 
 def _parts_of(source: Source) -> Iterator[IndexPart]:
-    """The parts of a source that is not joined, from the cache if they are there."""
     start, kept, whole = 0, open_cache() if source.uri else None, _key(source)
     while start < source.length:
         key = f"{source.digest}-{sha256(f'{whole} {start}'.encode()).hexdigest()[:16]}"
@@ -361,8 +354,6 @@ def _key(source: Source) -> str:
 
 
 class _Recent:
-    """The most recently used indexes, up to a limit, and the newest."""
-
     def __init__(self) -> None:
         self._indexes: OrderedDict[str, tuple[Index, list[str]]] = OrderedDict()
         self._lock = threading.Lock()
@@ -390,8 +381,7 @@ class _Recent:
                     del self._indexes[key]
 
 
-recent = _Recent()
-"""Indexes of the last questions, in memory."""
+recent = _Recent()  # indexes of the last questions, in memory
 _opens = [threading.Lock() for _ in range(64)]
 
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+import codecs
 import re
-from base64 import b64decode
-from codecs import BOM_UTF8
 from collections import Counter
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
@@ -24,11 +23,11 @@ if TYPE_CHECKING:
 
 def read_mail(content: bytes) -> Converted:
     """Read a message of e-mail with its attachments, or all of a mailbox."""
-    content = content.removeprefix(BOM_UTF8).lstrip()
+    content = content.removeprefix(codecs.BOM_UTF8).lstrip()
     if b"\n" not in content:
         content = content.replace(b"\r", b"\n")
     if content.startswith(b"From "):
-        found = [_read_message(_parse(mail)) for mail in _FROM.split(content)[1:]]
+        found = [_read_message(_parse(mail)) for mail in _FROM.split(content) if mail]
         warnings = [line for mail in found for line in mail.warnings]
         return Converted("\n\n-----\n\n".join(mail.text for mail in found), (), warnings)
     if counted := _COUNT.match(content):  # Apple Mail: the length, the message, its properties
@@ -37,7 +36,8 @@ def read_mail(content: bytes) -> Converted:
 
 
 _FROM = re.compile(
-    rb"(?:\A|\n\r?\n)From [^ \r\n]++(?: (?=[^\r\n]*[a-z] {1,2}\d\d? \d\d?:\d\d)[^\r\n]*+)?\r?\n"
+    rb"(?:\A|\n\r?\n)From [^ \r\n]++"
+    rb"(?: (?=[^\r\n]*[a-z] {1,2}(?:\d\d? |[12]\d{3} )\d\d?:\d\d)[^\r\n]*+)?\r?\n"
 )
 """Between messages: an address, alone or with a day and a time."""
 _COUNT = re.compile(rb"[ \t]{0,20}(\d{1,18})[ \t]{0,20}\r?\n")
@@ -52,7 +52,7 @@ def _header(message: Any, name: str) -> str:
     if not (raw.isprintable() or raw.isascii()):  # bytes of another encoding, which is not named
         return decode(raw.encode("utf-8", "surrogateescape"))
     try:
-        return str(message[name] or "")
+        return ", ".join(map(str, message.get_all(name, [])))
     except Exception:  # noqa: BLE001 - the parser of headers trips over broken ones
         return str(raw)
 
@@ -70,7 +70,6 @@ _HEADERS = ("From", "To", "Cc", "Bcc", "Date", "Subject")
 
 
 def _read_parts(part: Any, attached: list[Attachment]) -> list[str]:
-    """Return the texts of a part, and take its attachments; pictures in the text have no name."""
     kind, name = part.get_content_type(), part.get_filename()
     if kind == "multipart/encrypted":
         unread = Converted(warnings=("was not read.",), lost=1.0)
@@ -89,7 +88,7 @@ def _read_parts(part: Any, attached: list[Attachment]) -> list[str]:
         attached.append(("", Converted()) if is_shown else _attach(part, name or kind))
         return []
     text = _text_of(part)
-    return [WebPage(text).write() if kind == "text/html" else text]
+    return [WebPage(text).write() if kind.endswith("html") else text]
 
 
 _WORDS = re.compile(r"\w+")
@@ -98,26 +97,22 @@ _WORDS = re.compile(r"\w+")
 def _choose_forms(forms: Sequence[str]) -> list[str]:
     """Return forms of one text without those all of whose words an earlier or longer one has."""
     words = [Counter(_WORDS.findall(form.lower())) for form in forms]
-    known = (
-        any(own <= other for other in words[:at]) or any(own < other for other in words[at + 1 :])
-        for at, own in enumerate(words)
-    )
-    return [form for form, is_known in zip(forms, known, strict=True) if not is_known]
+    before = [any(own <= other for other in words[:at]) for at, own in enumerate(words)]
+    behind = [any(own < other for other in words[at + 1 :]) for at, own in enumerate(words)]
+    return [form for at, form in enumerate(forms) if not (before[at] or behind[at])]
 
 
-_WORDLESS = {
-    *("text/css", "text/javascript", "application/javascript", "application/pgp-signature"),
-    *("application/pkcs7-signature", "application/x-pkcs7-signature"),
-}
-"""Parts that are no text of a message: styles of saved pages, and signatures."""
+_WORDLESS = {"text/css", "text/javascript", "application/javascript"}  # of saved pages
+_WORDLESS |= {f"application/{kind}-signature" for kind in ("pgp", "pkcs7", "x-pkcs7")}
 
 
 def _attach(part: Any, name: str) -> Attachment:
     kind = part.get_content_type()
     if kind == "message/rfc822":
         inner, encoding = part.get_payload(0), str(part["Content-Transfer-Encoding"] or "").lower()
-        if encoding == "base64":  # which the standard forbids
-            inner = _parse(b64decode(inner.get_payload()))
+        codec: Any = {"base64": "base64", "quoted-printable": "quopri"}.get(encoding)
+        if codec:  # which the standard forbids
+            inner = _parse(codecs.decode(inner.as_bytes(), codec))
         return name, _read_message(inner)
     if part.is_multipart():  # a report on the delivery
         return name, Converted("".join(map(str, part.get_payload())).strip())
@@ -139,8 +134,7 @@ def _text_of(part: Any) -> str:
     return text.replace(" \n", "") if part.get_param("delsp") == "yes" else text
 
 
-_FOLD = re.compile(r"\n[ \t]")
-"""Where a line of an invitation goes on."""
+_FOLD = re.compile(r"\n[ \t]")  # where a line of an invitation goes on
 
 
 def _write_message(
@@ -161,10 +155,7 @@ def read_outlook(content: bytes) -> Converted:
 
 
 class _Item:
-    """The properties of a message, recipient or attachment of Outlook, as `oxmsg` loads them.
-
-    `pages` are the code pages of the message that it belongs to.
-    """
+    """The properties of a message, recipient or attachment, with the message's code pages."""
 
     def __init__(self, storage: Any, pages: Sequence[int]) -> None:
         self._streams: dict[str, bytes] = {one.name: one.bytes_ for one in storage.streams}

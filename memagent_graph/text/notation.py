@@ -14,9 +14,8 @@ def raise_text(text: str, level: float) -> str:
     """Return text between signs of its level for `write_scripts`: above 0 raised, below lowered."""
     begin, end = ("\x0e", "\x0f") if level > 0 else ("\x10", "\x11")
     inner = text.strip()
-    return (
-        text.replace(inner, f"{begin}{write_scripts(inner)}{end}", 1) if level and inner else text
-    )
+    raised = text.replace(inner, f"{begin}{write_scripts(inner)}{end}", 1)
+    return raised if level and inner else text
 
 
 def strike_text(text: str) -> str:
@@ -71,9 +70,9 @@ def _enclose(part: str) -> str:
 
 _SINGLE = re.compile(r"[-\u2212+]?[\w.,]*|\([^()]*\)|[^\w]")
 FORMULAS = {"mfrac", "mmultiscripts", "mroot", "msqrt", "msub", "msubsup", "msup"}
-FORMULAS |= {"munder", "munderover"}
-"""Elements of MathML whose parts stand above each other."""
-_JOINED, _BETWEEN = {"eqArr": "; ", "func": " "}, {"f": "/", "mfrac": "/", "noBar": "\u00a6"}
+FORMULAS |= {"mfenced", "mover", "munder", "munderover"}  # with parts above each other
+_JOINED = {"eqArr": "; ", "func": " ", "oMathPara": "\n"}
+_BETWEEN = {"f": "/", "mfrac": "/", "noBar": "\u00a6"}
 
 
 def write_formula(kind: str, parts: Sequence[str]) -> str:
@@ -88,10 +87,11 @@ def write_formula(kind: str, parts: Sequence[str]) -> str:
     if kind == "m":
         return f"[{'; '.join(parts)}]"
     if kind == "sPre":
-        return f"_{first}^{second} {third}"
+        return f"{f'_{first}' * bool(first)}{f'^{second}' * bool(second)} {third}"
     if kind in _BETWEEN:
         return f"\x12{first}{_BETWEEN[kind]}{second}\x12"
-    lowered, raised = ("", second) if kind in {"limUpp", "msup", "sSup"} else (second, third)
+    is_above = kind in {"limUpp", "mover", "msup", "sSup"}
+    lowered, raised = ("", second) if is_above else (second, third)
     written = first + f"_{lowered}" * bool(lowered) + f"^{raised}" * bool(raised)
     return f"\x12{written}\x12"
 
@@ -100,16 +100,17 @@ _ROMAN_END, _CIRCLED_END, _COUNTED_END = 4000, 21, 100
 _ROMAN = {1000: "m", 900: "cm", 500: "d", 400: "cd", 100: "c", 90: "xc", 50: "l", 40: "xl"}
 _ROMAN |= {10: "x", 9: "ix", 5: "v", 4: "iv", 1: "i"}
 _LETTERS = {"Letter": "abcdefghijklmnopqrstuvwxyz", "russian": "абвгдежзиклмнопрстуфхцчшщыэюя"}
-_ALPHABETS = {"Alpha": _LETTERS["Letter"], "Greek": "αβγδεζηθικλμνξοπρστυφχψω"}
+_ALPHABETS = {
+    "Alpha": _LETTERS["Letter"],
+    "Latin": _LETTERS["Letter"],
+    "Greek": "αβγδεζηθικλμνξοπρστυφχψω",
+}
 """Letters that are repeated after the last one ("aa", "bb"), and those that count ("aa", "ab")."""
-_HAN, _COUNTING = (
-    "零一二三四五六七八九",
-    ("chineseCounting", "japaneseCounting", "taiwaneseCounting"),
-)
+_HAN = "零一二三四五六七八九"
+_COUNTING = ("chineseCounting", "japaneseCounting", "taiwaneseCounting")
 
 
 def _in_letters(count: int, style: str) -> str:
-    """Return a number above 0 in letters, in lower case; "" in a style that has none."""
     if letters := next((_LETTERS[kind] for kind in _LETTERS if kind in style), ""):
         times, at = divmod(count - 1, len(letters))
         return letters[at] * (times + 1)
@@ -138,6 +139,8 @@ def in_style(count: int, style: str) -> str:
     elif style.startswith(_COUNTING) and 0 < count < _COUNTED_END:
         tens, ones = divmod(count, 10)
         found = _HAN[tens] * (tens > 1) + "十" * (tens > 0) + _HAN[ones] * (ones > 0)
+    elif style[:1] == "0":  # "001, 002, ..."
+        found = found.zfill(len(style.partition(",")[0]))
     elif style in {"decimalZero", "numberInDash", "none"}:
         found = {"decimalZero": f"{count:02}", "numberInDash": f"- {count} -"}.get(style, "")
     return found.upper() if "pper" in style else found
@@ -211,7 +214,7 @@ _BARE = re.compile(r"^(?:https?://|mailto:|tel:)?(?:www\.)?|/$")
 
 def write_link(text: str, address: str) -> str:
     """Return the text of a link with its address, unless it is in the document or shown."""
-    is_plain = address[:1] in set("#./") or shows_address(text, address)
+    is_plain = address[:1] in {"", *"#./"} or shows_address(text, address)
     return text if is_plain else f"{text} <{address}>"
 
 
@@ -230,8 +233,7 @@ def _write_runs(numbers: Iterable[int], write: Callable[[int], str]) -> Iterator
         yield "-".join(map(write, (first, *others[-1:])))
 
 
-_SYMBOLS = range(0xF020, 0xF07F)
-"""Code points under which fonts of symbols have those of ASCII."""
+_SYMBOLS = range(0xF020, 0xF07F)  # code points under which fonts of symbols have those of ASCII
 TICKS = {
     "wingdings": dict(zip(b"o\xa8\xfb\xfc\xfd\xfe", "☐☐✗✓☒☑", strict=True)),
     "wingdings 2": dict(zip(b"OPQRST\xa3", "✗✓☒☑☒☒☐", strict=True)),

@@ -28,10 +28,8 @@ if TYPE_CHECKING:
     import pypdfium2 as pdfium
     from numpy.typing import NDArray
 
-MOST_PIXELS = 80_000_000
-"""Pixels above which a picture is refused: unpacking it would take 320 MB."""
-MOST_BYTES = 32 << 20
-"""Bytes of a picture's file above which it is refused."""
+MOST_PIXELS = 80_000_000  # pixels above which a picture is refused, since it unpacks to 320 MB
+MOST_BYTES = 32 << 20  # bytes of a picture's file above which it is refused
 _LONGEST_SIDE = 2048
 """Longest side of a picture as models get it, in pixels: they scale it down to that themselves."""
 _FORMATS = ["BMP", "GIF", "JPEG", "PNG", "TIFF", "WEBP"]
@@ -333,7 +331,6 @@ def _is_prose(boxes: Sequence[Box]) -> bool:
 
 
 def _rows(boxes: Sequence[Box]) -> list[list[Box]]:
-    """Return boxes that stand side by side together, from above and from left."""
     rows = list[list[Box]]()
     for box in sorted(boxes, key=lambda box: box.top + box.bottom):
         if rows and rows[-1][0].bottom > (box.top + box.bottom) / 2:

@@ -23,9 +23,8 @@ if TYPE_CHECKING:
 
     from memagent_graph.text.package import Element
 
-_FORMULAS = {"d", "eqArr", "f", "func", "limLow", "limUpp", "m", "nary", "rad"}
-_FORMULAS |= {"sPre", "sSub", "sSubSup", "sSup"}
-"""Elements of Office whose parts stand above each other."""
+_FORMULAS = {"d", "eqArr", "f", "func", "limLow", "limUpp", "m", "nary", "oMathPara", "rad"}
+_FORMULAS |= {"sPre", "sSub", "sSubSup", "sSup"}  # with parts above each other
 
 
 def _read_formula(element: Element, inline: Callable[[Element], Iterable[str]]) -> str:
@@ -43,25 +42,7 @@ def _read_formula(element: Element, inline: Callable[[Element], Iterable[str]]) 
     return notation.write_formula("noBar" if value_of(settings, "type") == "noBar" else name, parts)
 
 
-def _chart_text(root: Element | None) -> str:
-    """Return the words of a chart or diagram, and the values of its series with their names."""
-    if root is None:
-        return ""
-    words = " | ".join(text for at in root.iter("{*}t") if (text := (at.text or "").strip()))
-    rows = list[list[str]]()
-    for series in root.iter("{*}ser", "{*}data"):
-        name = " ".join(point for tx in series.iter("{*}tx") for point in _points(tx))
-        for part in (part for part in series if local(part) != "tx"):
-            is_value = local(part) in {"bubbleSize", "numDim", "val", "yVal"}
-            for level in [*part.iter("{*}lvl")] or [part]:  # of categories in categories
-                row = [name if is_value else "", *_points(level)]
-                if row[1:] and (is_value or row not in rows):
-                    rows.append(row)
-    return "\n\n".join(filter(None, [words, notation.write_table(rows)]))
-
-
 def _points(part: Element) -> list[str]:
-    """Return the values of a series, in order; one that is missing is empty."""
     found, formats = dict[int, str](), part.iter("{*}formatCode")
     number_format = next((code.text for code in formats if code.text), "")
     for point in part.iter("{*}pt"):
@@ -74,7 +55,6 @@ def _points(part: Element) -> list[str]:
 
 
 def _write_day(text: str, number_format: str) -> str:
-    """Return a number of a chart as the day that it stands for, if its format says so."""
     with suppress(OverflowError, ValueError):
         if is_date_format(number_format):
             return str(from_excel(float(text))).removesuffix(" 00:00:00")
@@ -87,9 +67,8 @@ LEFT_OUT = {
     "del", "moveFrom", "rPr", "pPr", "tblPr", "tcPr", "trPr", "sectPr",
     "sdtPr", "Fallback", "tblGrid", "proofErr", "tracked-changes", "forms",
 }  # fmt: skip
-DEEPEST = 6
-"""Deepest level of a heading."""
-_HYPERLINK = re.compile(r'HYPERLINK[ \t]{1,9}"([^"]{1,2000})"')
+DEEPEST = 6  # deepest level of a heading
+_HYPERLINK = re.compile(r'HYPERLINK[ \t]{1,9}"?((?<=")[^"]{1,2000}|[^"\s\\]{1,2000})')
 
 
 class Block(str):
@@ -133,7 +112,6 @@ class OfficeDocument:
         return (piece for piece in self._walk(parent) if piece.strip())
 
     def _read_embedded(self, part: str) -> str:
-        """Return the text of a document within this one; count it if it is not read."""
         _, found = convert_within(part, self._package.read(part) or b"\0")
         self.album.objects += bool(found.lost)
         return found.text.replace("\f", "")
@@ -151,19 +129,40 @@ class Drawing(OfficeDocument):
         self._links = package.targets(self._part)
         self._counts, self._begun = dict[int, int](), dict[int, notation.ListLevel]()
         self._styles, self._margins = dict[str, Any](), set[str]()
-        self._described, self._fields = "", list[str]()
+        self._described, self._fields, self._ticks = "", list[str](), dict[str, str]()
+        self._noted: defaultdict[str, dict[str, int]] = defaultdict(dict)
         self._layouts, self._usual = list[Any](), list[Any]()  # of a slide, of its lists
 
     def _read_part(self, part: str, *path: str) -> Iterator[str]:
-        """Yield the blocks of a part, or of what stands at a path of names in it."""
         before, self._links = self._links, self._package.targets(part)
         root = child(self._package.parse(part), *path)
         if root is not None:
             yield from self._blocks(root)
         self._links = before
 
+    def _chart(self, part: str) -> Iterator[str]:
+        root, words = self._package.parse(part), dict[str, None]()
+        if root is None:
+            return
+        for at in root.iter("{*}p", "{*}title", "{*}txData"):
+            said = self._walk(at) if local(at) == "p" else (v.text or "" for v in at.iter("{*}v"))
+            words[notation.write_scripts("".join(said)).strip()] = None
+        rows = list[list[str]]()
+        for series in root.iter("{*}ser", "{*}data"):
+            name = " ".join(point for tx in series.iter("{*}tx") for point in _points(tx))
+            for inner in (inner for inner in series if local(inner) != "tx"):
+                is_value = local(inner) in {"bubbleSize", "numDim", "val", "yVal"}
+                for level in [*inner.iter("{*}lvl")] or [inner]:  # of categories in categories
+                    row = [name if is_value else "", *_points(level)]
+                    if row[1:] and (is_value or row not in rows):
+                        rows.append(row)
+        found = [" | ".join(filter(None, words)), notation.write_table(rows)]
+        yield "\n\n".join(filter(None, found))
+        for kind, target in self._package.targets(part).values():
+            if kind == "chartUserShapes":
+                yield from self._read_part(target)
+
     def _target(self, element: Element | None, *names: str) -> str:
-        """Return the part or address that an element refers to by one of its attributes."""
         given = {} if element is None else element.attrib  # a slide has an "id" of its own, too
         ids = {key.rpartition("}")[2]: value for key, value in given.items() if key[0] == "{"}
         return self._links.get(next(filter(None, map(ids.get, names)), ""), ("", ""))[1]
@@ -173,13 +172,13 @@ class Drawing(OfficeDocument):
         role = "" if place is None else get(place, "type", "body")
         self._usual = [] if place is None else [*self._styles_of(place, role)]
         text = "\n".join(self._blocks(element))
+        text = self._ticks.get(get(next(element.iter("{*}cNvPr"), None), "id"), "") + text
         known = self._margins if role in _MARGINS else set[str]()
         if text and role != "sldNum" and text not in known:
             known.add(text)
             yield f"# {' '.join(text.split())}" if role in _TITLES else text
 
     def _styles_of(self, place: Element, role: str) -> Iterator[Element]:
-        """Yield the styles of lists that a place on a slide has by its layout and master."""
         for root, key in zip(self._layouts, ("idx", "type"), strict=False):
             own = get(place, key, _USUALLY[key])
             for one in root.iter("{*}ph") if root is not None else ():
@@ -189,9 +188,10 @@ class Drawing(OfficeDocument):
                 yield child(root, "txStyles", "bodyStyle")
 
     def _paragraph(self, element: Element, text: str) -> str:
-        """Return the text of a paragraph with what stands before it."""
         settings = child(element, "pPr")
         at = get_integer(settings, "lvl")
+        if not text:  # which has no number
+            return ""
         styles = (child(element.getparent(), "lstStyle"), *self._usual)
         places = (settings, *(child(style, f"lvl{at + 1}pPr") for style in styles))
         marks = (mark for place in places if place is not None for mark in place)
@@ -206,7 +206,7 @@ class Drawing(OfficeDocument):
         self._begun[at] = level
         return notation.count_item({at: level}, at, self._counts) + text
 
-    def _walk(self, parent: Element) -> Iterator[str]:  # noqa: C901, PLR0912 - a list
+    def _walk(self, parent: Element) -> Iterator[str]:  # noqa: C901, PLR0912, PLR0915 - a list
         for element in parent:
             name = local(element)
             if name == "t" or name in SIGNS:
@@ -216,7 +216,7 @@ class Drawing(OfficeDocument):
             elif name == "p":
                 text, blocks = split_blocks(self._walk(element))
                 text = notation.write_scripts(text).replace("\v", "\n").strip()
-                yield Block(self._paragraph(element, text) if text else "")
+                yield Block(self._paragraph(element, text))
                 yield from blocks
             elif name == "tbl":
                 yield Block(self._table(element))
@@ -227,9 +227,9 @@ class Drawing(OfficeDocument):
             elif name in _DRAWN:
                 yield _DRAWN[name](element)
             elif name in _NOTES:
-                yield from map(Block, self._note(element, _NOTES[name]))
+                yield from map(Block, self._note(element, name))
             elif name.endswith("Reference") and name[:-9] in _NOTES:
-                yield f"[{_NOTES[name[:-9]]}{get(element, 'id')}]"
+                yield f"[{self._mark(element, name[:-9])}]"
             elif name == "instrText":
                 self._fields[-1:] = ["".join([*self._fields[-1:], element.text or ""])]
             elif name == "fldChar":
@@ -247,29 +247,39 @@ class Drawing(OfficeDocument):
             elif name == "AlternateContent":  # forms of the same content
                 forms = ([*self._walk(form)] for form in element)
                 yield from next((form for form in forms if "".join(form).strip()), ())
-            elif name in {"altChunk", "OLEObject", "oleObj"}:
+            elif name in {"altChunk", "objectEmbed", "OLEObject", "oleObj", "subDoc"}:
                 yield Block(self._read_embedded(self._target(element, "id")))
+            elif name == "hlinkClick" and local(parent) in {"cNvPr", "docPr"}:
+                address = self._target(element, "id")
+                yield Block(f"<{address}>" if ":" in address else "")
             elif name == "control":
                 self.album.objects += 1
             elif name in {"blip", "docPr", "imagedata", "pic"}:
                 yield from self._picture(element, name)
             elif name in {"chart", "relIds"}:
-                yield Block(_chart_text(self._package.parse(self._target(element, "id", "dm"))))
+                yield from map(Block, self._chart(self._target(element, "id", "dm")))
             elif name not in LEFT_OUT:
                 yield from self._walk(element)
 
-    def _note(self, note: Element, mark: str) -> Iterator[str]:
+    def _mark(self, note: Element, kind: str) -> str:
+        """Return the mark of a note, with its number as it is shown, or of a reference to it."""
+        name, numbers = get(note, "id"), self._noted[kind]
+        if local(note) != kind and kind != "comment" and not get(note, "customMarkFollows"):
+            numbers.setdefault(name, len(numbers) + 1)
+        other = name if kind == "comment" else f"*{name}"
+        return f"{_NOTES[kind]}{numbers.get(name, other)}"
+
+    def _note(self, note: Element, kind: str) -> Iterator[str]:
         text = " ".join(self._blocks(note)).strip()
         if text and get(note, "type") not in {"separator", "continuationSeparator"}:
             author = get(note, "author")
-            yield f"[{mark}{get(note, 'id')}]: {author + ': ' if author else ''}{text}"
+            yield f"[{self._mark(note, kind)}]: {author + ': ' if author else ''}{text}"
 
     def _field(self, event: str) -> str:
-        """Return what the end of a field shows after its result, or in place of one."""
         if event == "begin":
             self._fields.append("")
         code = self._fields.pop() if event == "end" and self._fields else ""
-        if code.strip()[:3].lower() == "eq ":  # which draws a formula
+        if {*code.upper().split()[:1]} & _UNWRITTEN:
             self.album.objects += 1
             return code
         address = _HYPERLINK.search(code)
@@ -283,9 +293,9 @@ class Drawing(OfficeDocument):
         text = "".join(ticks.get(ord(sign) & 0xFF, sign) for sign in text) if ticks else text
         raised = next(filter(None, (value_of(place, "vertAlign") for place in places)), "")
         level = get_integer(settings, "baseline") or get_integer(child(settings, "position"), "val")
-        marks = (child(settings, name) for name in ("strike", "dstrike"))
-        is_struck = any(get(mark, "val", "1") not in OFF for mark in marks if mark is not None)
-        if is_struck or get(settings, "strike", "noStrike") != "noStrike":
+        marks = [child(place, name) for name in ("strike", "dstrike") for place in places]
+        first = next((get(mark, "val", "1") for mark in marks if mark is not None), "0")
+        if first not in OFF or get(settings, "strike", "noStrike") != "noStrike":
             text = notation.strike_text(text)
         text = notation.raise_text(text, LEVELS.get(raised, level))
         address = self._target(child(settings, "hlinkClick"), "id")
@@ -304,8 +314,9 @@ class Drawing(OfficeDocument):
             described = get(element, "descr").strip()
             if next(element.getparent().iter("{*}blip"), None) is not None:
                 self._described = described
-            elif described:  # of a chart
-                yield write_mark(described)
+            else:
+                yield write_mark(described) if described else ""  # of a chart
+                yield from self._walk(element)
         elif name == "pic":
             self._described = self._described or get(child(element, "nvPicPr", "cNvPr"), "descr")
             yield from self._walk(element)
@@ -326,6 +337,8 @@ class Drawing(OfficeDocument):
 
 _TITLES, _MARGINS = {"title", "ctrTitle"}, {"dt", "hdr", "ftr"}
 _USUALLY = {"idx": "0", "type": "body"}
+_UNWRITTEN = {"AUTONUM", "AUTONUMLGL", "AUTONUMOUT", "EQ", "LISTNUM", "MACROBUTTON"}
+"""Fields that have no result, since Word draws them."""
 _NOTES = {"footnote": "^", "endnote": "^e", "comment": "comment "}
 _BULLETS = {"buAutoNum", "buBlip", "buChar", "buNone"}
 
@@ -358,9 +371,11 @@ class Word(Drawing):
         settings = child(element, "pPr")
         chain = self._style_chain(value_of(settings, "pStyle"))
         named = {get(style, "styleId"): child(style, "pPr") for style in chain}
-        label = self._numbers.label([settings, *named.values()], named)
+        is_gone = not text and child(settings, "rPr", "del") is not None
+        label = "" if is_gone else self._numbers.label([settings, *named.values()], named)
         level = self._level(settings, [*named.values()])
-        return f"{'#' * level} {label}{' '.join(text.split())}" if level else f"{label}{text}"
+        shown = f"{'#' * level} {label}{' '.join(text.split())}" if level else f"{label}{text}"
+        return shown if text else ""  # its number counts
 
     def _level(self, settings: Element | None, styles: Sequence[Element | None]) -> int:
         name = value_of(settings, "pStyle")
@@ -377,7 +392,6 @@ class Word(Drawing):
 
 
 def _form_field(element: Element) -> str:
-    """Return what a field of a form shows that is no text: a tick, or what was chosen."""
     box, choices = child(element, "checkBox"), child(element, "ddList")
     field = choices if box is None else box
     settings = (child(field, name) for name in ("checked", "result", "default"))
@@ -397,8 +411,6 @@ OFF, LEVELS = {"0", "false", "off"}, {"superscript": 1, "subscript": -1}
 
 
 class _Numbers:
-    """The numbers of paragraphs, counted as they are shown."""
-
     def __init__(self, elements: Iterable[Element]) -> None:
         self._used: dict[str, tuple[str, dict[int, Element], dict[int, int]]] = {}
         self._counts: defaultdict[str, dict[int, int]] = defaultdict(dict)
@@ -427,10 +439,8 @@ class _Numbers:
 
         `places` are its settings, and those of the styles of these names that it is based on.
         """
-        used, depth = (
-            next(filter(None, (value_of(place, "numPr", name) for place in places)), "")
-            for name in ("numId", "ilvl")
-        )
+        named = ((value_of(at, "numPr", name) for at in places) for name in ("numId", "ilvl"))
+        used, depth = (next(filter(None, found), "") for found in named)
         name, levels, begins = self._used.get(used, ("", {}, {}))
         fitting = (at for at in levels if value_of(levels[at], "pStyle") in styles)
         at = notation.as_integer(depth, -1) if depth else next(fitting, 0)
@@ -445,7 +455,8 @@ class _Numbers:
 
 
 def _level_of_word(element: Element, at: int) -> notation.ListLevel:
-    style = value_of(element, "numFmt")
+    number = next(element.iter("{*}numFmt"), None)  # or forms of one
+    style = get(number, "format") or get(number, "val")
     return notation.ListLevel(
         "-" if style == "bullet" else value_of(element, "lvlText"),
         style,
@@ -472,11 +483,18 @@ class Slides(Drawing):
         shown = get(self._package.parse(part), "show", "1")
         yield f"\f<!-- Slide number: {self.page}{' (hidden)' if shown in OFF else ''} -->"
         yield from self._read_part(part, "cSld", "spTree")
+        roots = [] if get(self._package.parse(part), "showMasterSp") in OFF else self._layouts
+        shapes = (shape for root in roots if root is not None for shape in root.iter("{*}sp"))
+        own = (shape for shape in shapes if next(shape.iter("{*}ph"), None) is None)
+        fixed = dict.fromkeys(text for shape in own for text in self._shape(shape))
+        yield from (text for text in fixed if text not in self._margins)
+        self._margins |= {*fixed}
         self._layouts = []
         for kind, target in self._package.targets(part).values():
             if kind == "notesSlide":
                 notes = "\n".join(self._read_part(target, "cSld", "spTree"))
                 yield f"Notes: {notes}" if notes else ""
             elif kind == "comments":
-                said = (text.text for text in self._package.find(target, "text", "t"))
-                yield from (f"Comment: {text}" for text in said if text)
+                for found in self._package.find(target, "text", "p"):
+                    said = "".join(filter(None, (at.text for at in found.iter("{*}t", "{*}text"))))
+                    yield f"Comment: {said}" if said else ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
@@ -28,6 +29,7 @@ class OpenDocument(OfficeDocument):
         self._lists: dict[str, dict[int, notation.ListLevel]] = {}
         self._counted: dict[str, dict[int, int]] = defaultdict(dict)
         self._style, self._depth, self._counts, self._label = "", -1, dict[int, int](), ""
+        self._numbering = dict[str, str]()  # lists of styles of paragraphs; "" for none
 
     def all_blocks(self) -> Iterator[str]:
         """Yield headers, body and footers."""
@@ -52,8 +54,10 @@ class OpenDocument(OfficeDocument):
             level = height if position.strip("0%") else 0
             self._levels[name] = level if position else self._levels.get(base, 0)
             through = get(shown, "text-line-through-style", get(shown, "text-line-through-type"))
-            if through not in {"", "none"}:
+            if through not in {"", "none"} or (not through and base in self._struck):
                 self._struck.add(name)
+            if (of_list := get(style, "list-style-name", self._numbering.get(base, "-"))) != "-":
+                self._numbering[name] = of_list
             is_shown = get(child(style, "table-properties"), "display") != "false"
             seen = get(child(style, "drawing-page-properties"), "visibility")
             if not is_shown or seen == "hidden":
@@ -76,6 +80,7 @@ class OpenDocument(OfficeDocument):
                 is_sheet = local(parent) == "spreadsheet"
                 heading = f"\f## {get(element, 'name')}{self._say_hidden(element)}\n\n"
                 yield Block(heading * is_sheet + self._table(element))
+                yield from () if (on := child(element, "shapes")) is None else self._walk(on)
             elif name == "page":
                 self.page += 1
                 yield Block(f"\f<!-- Slide number: {self.page}{self._say_hidden(element)} -->")
@@ -86,6 +91,8 @@ class OpenDocument(OfficeDocument):
                 yield from map(Block, self._blocks(element))
             elif name == "image":
                 yield self._picture(element)
+            elif name == "control":
+                self.album.objects += 1  # a field of a form
             elif name in {"object", "object-ole"}:
                 yield from self._object(element)
             elif name not in LEFT_OUT:
@@ -96,9 +103,10 @@ class OpenDocument(OfficeDocument):
             yield (element.tail or "") * is_text
 
     def _write(self, text: str, name: str, element: Element) -> str:
-        """Return the text of an element in a paragraph as it shows it."""
         if name == "a":
-            return notation.write_link(text, get(element, "href"))
+            address = get(element, "href")
+            is_drawn = not text.strip() and ":" in address
+            return Block(f"<{address}>") if is_drawn else notation.write_link(text, address)
         if name == "ruby-text":
             return notation.write_ruby(text)
         style = get(element, "style-name") if name == "span" else ""
@@ -110,9 +118,12 @@ class OpenDocument(OfficeDocument):
 
     def _paragraph(self, element: Element, name: str) -> Iterator[str]:
         level = min(get_integer(element, "outline-level", 1), DEEPEST) if name == "h" else 0
-        outline = self._lists.get(_OUTLINE, {})
+        is_bare = self._numbering.get(get(element, "style-name")) == ""
+        outline = {} if is_bare else self._lists.get(_OUTLINE, {})
         label, self._label = self._label, ""
         if not label and level - 1 in outline and get(element, "is-list-header") != "true":
+            if get(element, "restart-numbering") == "true":
+                self._counted[_OUTLINE][level - 1] = get_integer(element, "start-value", 1) - 1
             label = notation.count_item(outline, level - 1, self._counted[_OUTLINE])
         text, boxes = split_blocks(self._walk(element, is_text=True))
         text = notation.write_scripts(text).strip()
@@ -121,7 +132,9 @@ class OpenDocument(OfficeDocument):
 
     def _list(self, element: Element) -> Iterator[str]:
         before = self._style, self._depth, self._counts
-        style = get(element, "style-name") or self._style
+        named = next(element.iter("{*}p", "{*}h"), None)
+        usual = self._style or self._numbering.get(get(named, "style-name"), "")
+        style = get(element, "style-name") or usual
         if self._depth < 0:
             goes_on = style if get(element, "continue-numbering") == "true" else ""
             continued = get(element, "continue-list") or goes_on
@@ -140,7 +153,6 @@ class OpenDocument(OfficeDocument):
         self._style, self._depth, self._counts = before
 
     def _object(self, element: Element) -> Iterator[str]:
-        """Yield what a document within the document says, such as the values of a chart."""
         name = get(element, "href").removeprefix("./")
         content = self._package.read(part := f"{name}/content.xml")
         root = parse_xml(content, part) if content else None
@@ -157,45 +169,39 @@ class OpenDocument(OfficeDocument):
         return self._show(get(element, "href").removeprefix("./"), caption)
 
     def _table(self, element: Element) -> str:
-        rows, number, hidden = list[list[str]](), 0, list[int]()
+        rows, number, hidden, most = list[list[str]](), 0, list[int](), notation.MOST_REPEATED
         for row in own_parts(element, "table-row", "table"):
             cells: list[str] = []
-            for cell in row:
-                if local(cell) in {"table-cell", "covered-table-cell"}:
-                    times = min(
-                        get_integer(cell, "number-columns-repeated", 1), notation.MOST_REPEATED
-                    )
-                    cells += [" ".join(self._blocks(cell)) or _value(cell)] * times
+            for cell in (at for at in row if local(at) in {"table-cell", "covered-table-cell"}):
+                times = min(get_integer(cell, "number-columns-repeated", 1), most)
+                cells += [" ".join(self._blocks(cell)) or _value(cell)] * times
             number += (times := get_integer(row, "number-rows-repeated", 1))
-            times = min(times, notation.MOST_REPEATED) if any(cells) else 0
+            times = min(times, most) if any(cells) else 0
             rows += [cells] * times
-            if get(row, "visibility") in _COLLAPSED:
-                hidden += range(number - times + 1, number + 1)
-        shown = list[bool]()
+            is_hidden = get(row, "visibility") in _COLLAPSED
+            hidden += range(number - times + 1, number + 1) if is_hidden else ()
+        unseen, at = list[int](), 0
+        filled = {at for row in rows for at, cell in enumerate(row, 1) if cell}
         for column in own_parts(element, "table-column", "table"):
-            times = get_integer(column, "number-columns-repeated", 1)
-            shown += [get(column, "visibility") not in _COLLAPSED] * min(
-                times, notation.MOST_REPEATED
-            )
-        filled = {at for row in rows for at, cell in enumerate(row) if cell}
-        unseen = [at + 1 for at, is_shown in enumerate(shown) if at in filled and not is_shown]
-        return "\n\n".join(
-            filter(None, [notation.write_table(rows), notation.name_hidden(hidden, unseen)])
-        )
+            begin, at = at, at + get_integer(column, "number-columns-repeated", 1)
+            if get(column, "visibility") in _COLLAPSED:
+                unseen += (one for one in sorted(filled) if begin < one <= at)
+        said = notation.write_table(rows), notation.name_hidden(hidden, unseen)
+        return "\n\n".join(filter(None, said))
 
 
+_PLACE = re.compile("%(\\d{1,2})%")
 _COLLAPSED = {"collapse", "filter"}
-_OUTLINE = "\n"
-"""Stands for the numbers of headings in the place of a name, which has no line end."""
+_OUTLINE = "\n"  # stands for the numbers of headings in the place of a name, which has no line end
 
 
 def _list_level(element: Element) -> notation.ListLevel:
-    """Return how a list of OpenDocument numbers a level."""
     style, at = get(element, "num-format"), get_integer(element, "level", 1)
     is_repeated = get(element, "num-letter-sync") == "true"
     numbers = range(at - get_integer(element, "display-levels", 1) + 1, at + 1)
     text = ".".join(f"%{number}" for number in numbers) if style else ""
     text = f"{get(element, 'num-prefix')}{text}{get(element, 'num-suffix')}"
+    text = _PLACE.sub(r"%\1", get(element, "num-list-format")) or text  # of LibreOffice
     text = "-" if "bullet" in local(element) else text.strip()
     style = notation.STYLES.get(style, "")
     style = style.replace("Alpha", "Letter") if is_repeated else style
@@ -203,6 +209,5 @@ def _list_level(element: Element) -> notation.ListLevel:
 
 
 def _value(cell: Element) -> str:
-    """Return the value of a cell that does not say how it is shown, or else its formula."""
     values = (get(cell, f"{kind}value") for kind in ("", "date-", "time-", "boolean-", "string-"))
     return next(filter(None, values), get(cell, "formula").partition(":")[2])

@@ -100,7 +100,8 @@ def _refuse_entities(element: Element, name: str) -> None:
 
 def local(element: Any) -> str:
     """Return the name of an element without its namespace; empty for a comment."""
-    return element.tag.rpartition("}")[2] if isinstance(element.tag, str) else ""
+    tag = getattr(element, "tag", None)
+    return tag.rpartition("}")[2] if isinstance(tag, str) else ""
 
 
 def get(element: Any, name: str, default: str = "") -> str:

@@ -22,16 +22,14 @@ from memagent_graph.text.source import Converted, PasswordError, warn_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-_END = "\n\n\f"
-"""End of a page."""
+_END = "\n\n\f"  # end of a page
 _BROKEN = re.compile("([^\\W\\d_])[\ufffe\x02]([a-zß-öø-ÿ])")
 """A word that a hyphen breaks at the end of a line; others keep their hyphen."""
 _FIGURE_SHARE, _PICTURE_SHARE, _SCAN_SHARE = 0.02, 0.1, 0.7
 """Shares of a page from which a picture has a mark, may hold text, and is the page, scanned."""
 _NO_LETTER = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ue000-\uf8ff\ufffd]")
 """A code instead of a letter, as in a font that does not say which letters it draws."""
-_GARBLED_SHARE = 0.1
-"""Share of such codes above which the text of a page is not what it shows."""
+_GARBLED_SHARE = 0.1  # share of such codes above which the text of a page is not what it shows
 _STAMP = 200
 """Characters below which the text of a scanned page is a stamp or header that was added to it."""
 
@@ -149,10 +147,7 @@ class _Sign(NamedTuple):
 
 
 def _raise_figures(page: pdfium.PdfTextPage, found: re.Match[str]) -> str:
-    """Put figures of a word that stand above or below the rest between signs for `write_scripts`.
-
-    PDFium ends a line after them if another sign follows on the old one.
-    """
+    """Put figures above or below the rest, after which PDFium ends a line, between signs."""
     word, line_end = found[1], found[2] or ""
     if not any(map(str.isdigit, word[1:])):
         return found[0]
@@ -189,18 +184,13 @@ def _level_of(base: _Sign, sign: _Sign) -> int:
 
 
 def _is_beside(base: _Sign, sign: _Sign) -> bool:
-    """Whether a sign follows on the line of another one, in its size."""
     most = _HIGHER * base.size
     is_level = abs(sign.y - base.y) < most and abs(sign.size - base.size) < most
     return base.x < sign.x and is_level
 
 
 def _remarks(document: pdfium.PdfDocument, page: pdfium.PdfPage, text: str) -> Iterator[str]:
-    """Yield the filled fields of forms, each with its name, and remarks that are not in the text.
-
-    Others, links apart, are empty, since they may draw something. What marks words, such as a
-    highlight, may repeat these in place of a remark.
-    """
+    """Yield fields of forms and remarks that the text lacks; "" for others that may draw."""
     for mark in _annotations(page):
         kind = raw.FPDFAnnot_GetSubtype(mark)
         if kind == raw.FPDF_ANNOT_WIDGET:
@@ -218,7 +208,6 @@ def _annotations(page: pdfium.PdfPage) -> Iterator[object]:
 
 
 def _links(document: pdfium.PdfDocument, page: pdfium.PdfPage) -> Iterator[str]:
-    """Yield the text of each link of a page whose text is not its address, with the address."""
     found, text, edges = dict[str, str](), page.get_textpage(), raw.FS_RECTF()
     for mark in _annotations(page):
         action = raw.FPDFLink_GetAction(raw.FPDFAnnot_GetLink(mark))
@@ -251,7 +240,6 @@ def _field(form: pdfium.PdfFormEnv, mark: object) -> str:
 
 
 def _string(function: Callable[..., int], *arguments: object) -> str:
-    """Return the UTF-16 string that a function of PDFium writes."""
     size = function(*arguments, None, 0)
     buffer = (ctypes.c_ushort * (size // 2 + 1))()
     function(*arguments, buffer, size)
@@ -260,7 +248,6 @@ def _string(function: Callable[..., int], *arguments: object) -> str:
 
 
 def _share_of(picture: pdfium.PdfImage, page: pdfium.PdfPage) -> float:
-    """Return the share of a page that a picture covers."""
     left, bottom, right, top = picture.get_bounds()
     area: float = page.get_width() * page.get_height() or 1
     return float((right - left) * (top - bottom) / area)

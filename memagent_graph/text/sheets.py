@@ -56,14 +56,18 @@ class Workbook(Drawing):
         self.album.said += [said] if self._unknown else []
 
     def _sheet(self, part: str) -> Iterator[str]:
-        """Yield the table of a sheet, what is hidden in it, its margins, comments and drawings."""
         rows, hidden, margins = dict[int, list[str]](), list[int](), dict[str, None]()
-        links, at, unseen = self._package.targets(part), 0, set[int]()
-        for element in self._package.stream(part, "col", "row", "hyperlink", "headerFooter"):
+        links, at, unseen, self._ticks = self._package.targets(part), 0, set[int](), {}
+        for element in self._package.stream(part, *_READ):
             is_hidden = get(element, "hidden") in {"1", "true"}
             if local(element) == "col":
                 last = min(get_integer(element, "max"), _MOST_COLUMNS)
                 unseen |= {*range(get_integer(element, "min"), last + 1)} if is_hidden else set()
+            elif local(element) == "control":
+                control = self._package.parse(links.get(get(element, "id"), ("", "-"))[1])
+                tick = "\u2612 " if get(control, "checked") == "Checked" else "\u2610 "
+                is_box = get(control, "objectType") in {"CheckBox", "Radio"}
+                self._ticks[get(element, "shapeId")] = tick * is_box
             elif local(element) == "headerFooter":
                 margins |= dict.fromkeys(_CODES.sub(" ", said.text or "") for said in element)
             elif local(element) == "hyperlink":
@@ -94,7 +98,9 @@ class Workbook(Drawing):
             letters, _ = _split(cell.get("r", ""))
             column = column_index_from_string(letters) - 1 if letters else len(cells)
             cells += [""] * (column + 1 - len(cells))
-            cells[column] = self._cell(cell)
+            found = child(cell, "f")
+            linked = _LINKED.match(found.text or "") if found is not None else None
+            cells[column] = notation.write_link(self._cell(cell), linked[1] if linked else "")
         return cells
 
     def _cell(self, cell: Any) -> str:
@@ -121,7 +127,6 @@ class Workbook(Drawing):
         return show(_value(text, kind, number_format, self._epoch), number_format)
 
     def _formula(self, text: str, shared: str, cell: str) -> str:
-        """Return a formula; one that a cell shares with others is written for this cell."""
         text, origin = (text, cell) if text else self._shared.get(shared, ("", cell))
         try:
             return str(Translator(f"={text}", origin=origin).translate_formula(cell))
@@ -140,7 +145,9 @@ def _comments_of(package: Package, part: str) -> dict[str, str]:
     return found
 
 
+_READ = ("col", "row", "hyperlink", "headerFooter", "control")
 _MOST_COLUMNS = 16_384
+_LINKED = re.compile(r'HYPERLINK\("([^"]{1,2000})"')
 _is_date, _is_span = cache(is_date_format), cache(is_timedelta_format)
 _CODES = re.compile(r'&(?:"[^"]{0,99}"|K[\dA-F]{6}|K\d\d[+-]\d{3}|\d{1,3}|[A-Z])')
 """Codes for the place, font and fields of what stands in the margins of a printed sheet."""
@@ -148,13 +155,11 @@ _CELL = re.compile(r"([A-Z]{1,3})(\d{1,7})")
 
 
 def _split(reference: str) -> tuple[str, int]:
-    """Return the letters of the column and the number of the row of the first cell of a range."""
     found = _CELL.match(reference)
     return (found[1], int(found[2])) if found else ("", 0)
 
 
 def _rich_text(element: Any) -> str:
-    """Return the text of a cell, without the marks of how it is pronounced."""
     pieces = []
     for part in element if element is not None else ():
         level = LEVELS.get(value_of(part, "rPr", "vertAlign"), 0)
@@ -169,15 +174,19 @@ def _formats(package: Package, part: str) -> Iterator[str]:
     own = {get(element, "numFmtId"): get(element, "formatCode") for element in made}
     for style in (style for used in package.find(part, "cellXfs") for style in used):
         number = get(style, "numFmtId", "0")
-        known = BUILTIN_FORMATS.get(notation.as_integer(number, 0))
+        known = _FORMATS.get(notation.as_integer(number, 0))
         yield own.get(number) or known or "General"
+
+
+_FORMATS = dict.fromkeys((*range(27, 32), 36, *range(50, 55), 57, 58), "yyyy-mm-dd")
+_FORMATS |= {32: "h:mm", 33: "h:mm:ss"} | BUILTIN_FORMATS
+"""Formats by number; the first ones are those of East Asia, which no standard writes out."""
 
 
 _Shown: TypeAlias = str | int | float | datetime | date | time | timedelta
 
 
 def _value(text: str, kind: str, number_format: str, epoch: datetime) -> _Shown:
-    """Return the value of a cell that is a number or a date; its text if it is neither."""
     value: _Shown = text
     with suppress(OverflowError, ValueError):  # a number that is no day, or no number
         if kind == "d":
@@ -239,7 +248,6 @@ _CONDITION = re.compile(r"\[(<=|>=|<>|<|>|=)(-?[\d.]{1,30})\]")
 
 
 def _choose(number: Decimal, number_format: str) -> tuple[str, Decimal]:
-    """Return the section of a format that holds for a number, and the number to write in it."""
     sections = _sections(number_format)[:3]
     conditions = {section: _CONDITION.search(section) for section in sections}
     for section, condition in conditions.items():
@@ -257,7 +265,6 @@ _COMPARED = {"<": lt, "<=": le, ">": gt, ">=": ge, "=": eq, "<>": ne}
 
 
 def _literal(token: re.Match[str]) -> str:
-    """Return what a part of a format shows that stands for no digit."""
     bracket = token["bracket"]
     if bracket is not None:
         return bracket[1:].partition("-")[0] if bracket.startswith("$") else ""
@@ -302,7 +309,6 @@ def _show_number(number: Decimal, tokens: list[re.Match[str]]) -> str:
 
 
 def _fill(digits: str, tokens: list[re.Match[str]]) -> str:
-    """Write digits into the places before the point, with what stands between them."""
     left, written = [*digits], ""
     for token in reversed(tokens):
         taken = left.pop() if token["digit"] and left else ""

@@ -321,8 +321,7 @@ def digests_of(source: Source) -> list[str]:
     return [*dict.fromkeys([source.digest, *(part.digest for part in flat_parts(source))])]
 
 
-MARKDOWN = frozenset({".md", ".markdown"})
-"""Suffixes of text files with headings."""
+MARKDOWN = frozenset({".md", ".markdown"})  # suffixes of text files with headings
 _WINDOW, _LONGEST_HEADING = 1 << 16, 200
 """Code points of a text that are read at once, and those kept of a heading."""
 _MARKED = re.compile(
@@ -360,8 +359,7 @@ class Headings:
         return self._titles[number] if number >= 0 and self._starts[number] >= since else None
 
 
-_MOST_LISTED = 10
-"""Most files that an error names."""
+_MOST_LISTED = 10  # most files that an error names
 
 
 def list_lines(lines: Sequence[str]) -> str:

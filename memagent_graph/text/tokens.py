@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from hashlib import sha256
+from itertools import accumulate, chain, product
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
@@ -80,7 +82,10 @@ _SIGNED = re.compile(r"(?!</?[a-z]+\d?>)(?=\W*+\w)[^\w\s].*[^\w\s]\Z", re.DOTALL
 
 
 class HuggingFaceTokenizer:
-    """Encodes and counts with one of `tokenizers`, without special tokens, limits and padding."""
+    """Encodes and counts with one of `tokenizers`, without special tokens, limits and padding.
+
+    If it splits text between words, as most do, words met before are looked up, which is faster.
+    """
 
     def __init__(self, backend: BackendTokenizer) -> None:
         definition = backend.to_str()
@@ -88,22 +93,63 @@ class HuggingFaceTokenizer:
         self.backend = BackendTokenizer.from_str(definition)
         self.backend.no_truncation()
         self.backend.no_padding()
+        self._splits = _splits_words(self.backend)
+        self._known, self._size = dict[str, list[int]](), 0
 
     def encode(self, text: str) -> list[int]:
         """Return the token ids of `text`; special tokens written out in it are recognized."""
-        texts = [replace_surrogates(text)]  # the backend refuses them
-        ids: list[int] = self.backend.encode_batch_fast(texts, add_special_tokens=False)[0].ids
-        return ids
+        return [*chain.from_iterable(self._encode(self._cut(text)))]
 
     def count(self, text: str) -> int:
         """Return the number of tokens of `text`."""
-        return len(self.encode(text))
+        return sum(map(len, self._encode(self._cut(text))))
 
     def prefix(self, text: str, tokens: int) -> int:
         """Return the length, in code points, of the first `tokens` tokens of `text`, or of all."""
-        found = self.backend.encode(replace_surrogates(text), add_special_tokens=False)
-        place = found.token_to_chars(tokens) if tokens < len(found) else None
-        return int(place[0]) if place else len(text)
+        words = self._cut(text)
+        ends = [0, *accumulate(map(len, self._encode(words)))]
+        fit = bisect_right(ends, tokens) - 1
+        start = sum(map(len, words[:fit]))
+        if fit == len(words):
+            return start
+        found = self.backend.encode(words[fit], add_special_tokens=False)
+        place = found.token_to_chars(tokens - ends[fit])
+        return start + int(place[0] if place else len(words[fit]))
+
+    def _cut(self, text: str) -> list[str]:
+        text = replace_surrogates(text)  # the backend refuses them
+        return _WORD_END.split(text) if self._splits else [text]
+
+    def _encode(self, words: list[str]) -> list[list[int]]:
+        known = self._known  # another thread may begin a new one
+        if new := [*{*words}.difference(known)]:
+            found = self.backend.encode_batch_fast(new, add_special_tokens=False)
+            known.update(zip(new, [one.ids for one in found], strict=True))
+            self._size += sum(map(len, new))
+            if self._size > _MOST_KNOWN:
+                self._known, self._size = {}, 0
+        return [known[word] for word in words]
+
+
+_WORD_END = re.compile(r'(?<=[A-Za-z])(?=[ \n,.;:!?"-])')
+_AFTER_WORDS = " cd", "\n cd", "\n\ncd", ", cd", ",cd", ".\nCd", ": 1", '!"', "? ", "-cd", "  cd"
+_MOST_KNOWN = 500_000
+"""Code points of the words whose tokens are kept, about ten megabytes in memory."""
+
+
+def _splits_words(backend: BackendTokenizer) -> bool:
+    """Whether no token crosses the end of a word, or depends on what follows the word."""
+    normalizer, splitter = backend.normalizer, backend.pre_tokenizer
+    added = backend.get_added_tokens_decoder().values()
+    if splitter is None or any(one.rstrip or _WORD_END.search(one.content) for one in added):
+        return False
+
+    def split(text: str) -> list[str]:
+        normal = normalizer.normalize_str(text) if normalizer else text
+        return [part for part, _ in splitter.pre_tokenize_str(normal)]
+
+    pairs = product(("ab", "Ab", " ab", "AB"), _AFTER_WORDS)
+    return all(split(word + after) == split(word) + split(after) for word, after in pairs)
 
 
 def least_tokens(text: str) -> int:
@@ -143,7 +189,6 @@ class EstimatingTokenizer:
 
 
 def _weigh(text: str) -> NDArray[np.int64]:
-    """Return the weight of each code point, with that of a word that begins at it."""
     points = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32)
     for point in np.unique(points[_KINDS[points] == 0]).tolist():
         (found,) = _KIND.finditer(chr(point))
@@ -154,8 +199,7 @@ def _weigh(text: str) -> NDArray[np.int64]:
 
 
 _TOKEN = 100
-_LINE_END, _LETTER = 1, 7
-"""Numbers of two kinds, from 1."""
+_LINE_END, _LETTER = 1, 7  # numbers of two kinds, from 1
 _WEIGHTS = (  # of a character of a kind, and of a word that begins after it, in 1/100 of a token
     (r"\n", 100, 100),
     (r"[\s\x1c-\x1f]", 4, 100),  # other space: it mostly joins the next word

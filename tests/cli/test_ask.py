@@ -342,15 +342,6 @@ def test_a_plugin_adds_its_command_and_a_broken_one_breaks_nothing(tmp_path):
         assert f"{name!r} cannot be loaded" in done.stderr
 
 
-def test_help_comes_quickly_because_nothing_heavy_is_imported():
-    heavy = ("langgraph", "openai", "torch", "fastapi", "mcp")
-    code = f"import sys, memagent_graph.cli.app; print([m for m in {heavy} if m in sys.modules])"
-
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-
-    assert done.stdout.strip() == "[]"
-
-
 def test_a_dry_run_says_what_reading_would_cost_and_asks_no_model(book, openai_server):
     options = ["--model", "openai:small", "--base-url", openai_server.base_url, "--dry-run"]
 

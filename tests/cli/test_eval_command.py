@@ -1,5 +1,3 @@
-import json
-
 import pytest
 from paragraphs import natural
 from typer.testing import CliRunner
@@ -36,24 +34,6 @@ def test_one_command_measures_prints_a_table_and_writes_a_report(tmp_path, asked
         "samples.jsonl",
         "report.md",
     }
-
-
-def test_samples_of_ruler_are_asked_from_a_file(tmp_path):
-    row = {
-        "input": "A special magic number is hidden within the following text. Make sure to "
-        "memorize it. I will quiz you about the number afterwards.\nIt rained.\nOne of the special "
-        "magic numbers for elk is: 5672073.\nWhat is the special magic number for elk mentioned in "
-        "the provided text?",
-        "outputs": ["5672073"],
-        "answer_prefix": " The special magic number for elk mentioned in the provided text is",
-    }
-    (tmp_path / "validation.jsonl").write_text(json.dumps(row))
-    words = ["--tasks", f"ruler:{tmp_path / 'validation.jsonl'}", "--model", "extractive"]
-
-    done = run("--out", tmp_path / "o", *words)
-
-    assert done.exit_code == 0, done.output
-    assert "| ruler_niah | all | memagent | whole | 1 | 0 | 100% (21% to 100%) |" in done.stdout
 
 
 def test_results_need_a_folder_and_a_task(tmp_path):

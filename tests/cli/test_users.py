@@ -3,13 +3,13 @@
 import sys
 
 import pytest
+from conversations import graph_with, of, say
 from langchain_core.messages import HumanMessage
 from langgraph.checkpoint.sqlite import SqliteSaver
-from langgraph.graph import END, START, MessagesState, StateGraph
-from servers.redis_server import RedisServer
+from langgraph.graph import MessagesState
 from typer.testing import CliRunner
 
-from memagent_graph import ConversationMemory, ConversationNode
+from memagent_graph import ConversationMemory
 from memagent_graph.cli.app import app
 from memagent_graph.memory.stores import open_store
 
@@ -18,11 +18,8 @@ from memagent_graph.memory.stores import open_store
 def where(request, tmp_path):
     """A store as an operator names it."""
     if request.param == "sqlite":
-        yield str(tmp_path / "memories.sqlite")
-    else:
-        server = RedisServer(tmp_path)
-        yield server.url
-        server.kill()
+        return str(tmp_path / "memories.sqlite")
+    return request.getfixturevalue("redis").url
 
 
 @pytest.fixture
@@ -31,15 +28,9 @@ def chatbot(where, tmp_path):
     checkpoints = tmp_path / "threads.sqlite"
     with open_store(where) as store, SqliteSaver.from_conn_string(str(checkpoints)) as saver:
         memory = ConversationMemory(store=store, remember_within=0)
-        builder = StateGraph(MessagesState)
-        builder.add_node("remember", ConversationNode(memory))
-        builder.add_edge(START, "remember")
-        builder.add_edge("remember", END)
-        agent = builder.compile(checkpointer=saver)
+        agent = graph_with(memory, lambda _: {}, MessagesState, saver, behind=False)
         for user, text in (("ann", "I breed quokkas in Hobart."), ("ben", "I breed hens.")):
-            said = [HumanMessage(text, id=f"m-{user}")]
-            who = {"user_id": user, "thread_id": f"{user}-1"}
-            agent.invoke({"messages": said}, {"configurable": who})
+            say(agent, text, of(user, f"{user}-1"), id=f"m-{user}")
         memory.flush()
     return checkpoints
 

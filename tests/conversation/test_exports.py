@@ -4,7 +4,7 @@ import copy
 import json
 
 import pytest
-from conversations import NEVER, Keeper, dated
+from conversations import NEVER, dated
 from langgraph.store.base import Item
 from langgraph.store.memory import InMemoryStore
 
@@ -141,20 +141,21 @@ Who signed the lease?
 
   > Ann Kestrel signed the lease.
 """
-forms = pytest.mark.parametrize("form", EXPORTS)
 
 
 def new_memory(model="extractive", **options):
     return ConversationMemory(model, store=InMemoryStore(), **{**NEVER, **options})
 
 
-@forms
-def test_an_export_is_remembered_with_its_day_and_its_source(form):
+@pytest.mark.parametrize("form", EXPORTS)
+def test_an_export_is_remembered_once_with_its_day_and_its_source(form):
     memory, (data, thread, ids, unread) = new_memory(), EXPORTS[form]
 
     done = import_export(memory, form, data, user="ann")
-
     notes = memory.load("ann")
+    again = import_export(memory, form, json.dumps(data, default=Item.dict), user="ann")
+
+    assert (again, memory.load("ann")) == (done, notes)
     assert "I breed goats in Husum." in notes
     assert "Bonn" not in notes
     assert "Kiel" not in notes
@@ -163,18 +164,6 @@ def test_an_export_is_remembered_with_its_day_and_its_source(form):
     assert done.unread == unread
     (told,) = memory.prompt("ann", about="Where do I breed goats?")
     assert "2026-03-05\nuser: I breed goats in Husum." in told.content
-
-
-@forms
-def test_what_is_imported_twice_is_remembered_once(form):
-    memory, (data, *_) = new_memory(Keeper()), EXPORTS[form]
-
-    done = import_export(memory, form, data, user="ann")
-    notes = memory.load("ann")
-    again = import_export(memory, form, json.dumps(data, default=Item.dict), user="ann")
-
-    assert done == again
-    assert memory.load("ann") == notes
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@ import inspect
 import random
 import sys
 from contextlib import suppress
-from itertools import pairwise
 from typing import Annotated
 from uuid import UUID
 
@@ -25,10 +24,11 @@ from langgraph.graph.message import _messages_delta_reducer
 from langgraph.store.memory import InMemoryStore
 from langgraph.types import Command
 
-from memagent_graph import ConversationMemory, MemAgentMiddleware
+from memagent_graph import ConversationMemory, MemAgentMiddleware, ReadingConfig
 from memagent_graph.conversation.built_in import NewestReader
 from memagent_graph.errors import ConfigurationError, MissingDependencyError, ModelError
 from memagent_graph.testing import ScriptedChatModel, call_tool
+from memagent_graph.text.tokens import EstimatingTokenizer
 
 ANN = of("ann", "monday")
 FACTS = (
@@ -243,14 +243,26 @@ def test_a_prompt_that_other_middleware_sets_and_the_memory_are_both_shown(first
     assert last.text.count("I keep bees near Lugo.") == 1
 
 
-def test_what_the_model_was_sent_before_it_is_sent_again_so_that_caches_have_it():
-    model = ScriptedChatModel("A", "B", "C")
-    agent = create_agent(model, [], middleware=[remembering()], checkpointer=InMemorySaver())
-    for said in ("hello", "I sail.", "Do I keep bees?"):
-        agent.invoke({"messages": [("human", said)]}, ANN)
+def test_what_is_remembered_takes_at_most_twice_the_tokens_of_a_memory():
+    memory = ConversationMemory(config=ReadingConfig(memory_tokens=200), **NEVER)
+    towns = [f"Town{number}" for number in range(9)]
+    told = [f"In {town} I ate {town} soup, {town} bread and {town} fish. " * 6 for town in towns]
+    memory.save([("human", one) for one in told], user="ann", thread="before")
+    model = ScriptedChatModel(*(f"Reply {town}." for town in towns))
+    graph = create_agent(
+        model, [], middleware=[MemAgentMiddleware(memory)], checkpointer=InMemorySaver()
+    )
+    asked = [f"What did I eat in {town}?" for town in towns]
+    for one in asked:
+        graph.invoke({"messages": [("human", one)]}, ANN)
 
-    for before, now in pairwise([call.messages for call in model.calls]):
-        assert now[: len(before) - 1] == before[:-1]
+    for question, call in zip(asked, model.calls, strict=True):
+        shown = "".join(one.text for one in call.messages if isinstance(one, HumanMessage))
+        for one in asked:
+            shown = shown.replace(one, "")
+        assert EstimatingTokenizer().count(shown) <= 400
+        town = question.split()[-1].rstrip("?")
+        assert f"{town} soup" in call.messages[-1].text
 
 
 @pytest.mark.parametrize("user", [0, 42, UUID(int=5)])
@@ -396,6 +408,25 @@ def test_a_turn_that_is_resumed_is_shown_what_it_was_shown():
 
     assert len(model.calls) == 3
     assert len({*asked_in(model)}) == 1
+
+
+@pytest.mark.parametrize("flushes", [True, False])
+@pytest.mark.parametrize("first", ["Good morning.", "Where do I live?"])
+def test_what_was_shown_and_is_edited_in_another_thread_is_shown_no_more(first, flushes):
+    memory = ConversationMemory(store=InMemoryStore(), **NEVER)
+    model = ScriptedChatModel(lambda _: "Noted.")
+    graph = agent_with(memory, model=model)
+    say(graph, "I live in Hamburg.", ANN, id="m")
+    memory.flush()
+    say(graph, first, of("ann", "tuesday"))
+    say(graph, "I live in Husum.", ANN, id="m")
+    if flushes:
+        memory.flush()
+    say(graph, "Is it far from the sea?", of("ann", "tuesday"))
+
+    before, after = ("".join(m.text for m in model.calls[at].messages) for at in (1, -1))
+    assert "Hamburg" in before
+    assert "Hamburg" not in after
 
 
 FORGETTING = {

@@ -63,7 +63,7 @@ def test_a_prompt_continues_the_one_before_until_the_view_begins_elsewhere(host,
     model = ScriptedChatModel("Noted.")
     made = host(memory, model)
     made, model = made if isinstance(made, tuple) else (made, model)
-    for number in range(40):
+    for number in range(24):
         say(made, f"My boat number {number} lies near the bees of Lugo.", ANN, how)
         memory.flush()
 

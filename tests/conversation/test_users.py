@@ -93,6 +93,18 @@ def test_a_subject_that_is_forgotten_is_in_no_version_any_more(store):
     assert memory.forget_about("ann", "number quinoa") == []
 
 
+@pytest.mark.parametrize("said", ["We moved to Quinoa Street in Husum last week.", "I own quinoa"])
+def test_a_subject_that_is_forgotten_takes_no_day_and_no_other_line_with_it(store, said):
+    memory = ConversationMemory("extractive", store=store)
+    told = [said, "I live in a house with a green door", "My sister bought a boat in May"]
+    memory.save([("human", one) for one in told], user="ann", thread="monday")
+    day, *_, house, boat = memory.load("ann").splitlines()
+
+    memory.forget_about("ann", "quinoa")
+
+    assert memory.load("ann").splitlines() == [day, house, boat]
+
+
 def test_lines_and_users_are_found_by_words_and_capitals_do_not_matter(store):
     tell(store, "ann", "monday", "tuesday")
     tell(store, "ben", "tuesday")
@@ -398,10 +410,8 @@ def test_forgetting_deletes_the_threads_of_a_user_and_says_which_others_spoke_in
 
 def test_a_thread_whose_state_names_nobody_goes_if_it_was_folded(saver):
     memory = ConversationMemory(remember_within=0)
-    builder = StateGraph(MessagesState)
-    builder.add_node("talk", lambda state: {})
-    builder.add_edge(START, "talk")
-    agent = builder.compile(checkpointer=saver)
+    talk = StateGraph(MessagesState).add_node("talk", lambda state: {})
+    agent = talk.add_edge(START, "talk").compile(saver)
     for thread in ("monday", "tuesday"):
         say(agent, "I breed quokkas.", of("ann", thread))
     memory.save([HumanMessage("I breed quokkas.")], user="ann", thread="monday")

@@ -122,6 +122,10 @@ def test_the_built_in_reader_leaves_out_statements_with_the_words_that_never_nam
     tell(memory, dated("I keep bees in Graz. My salary is 3,000 euros. I divorced Bo in 2019."))
 
     assert memory.load("ann") == "5 Mar 2026\nI keep bees in Graz."
+    without_a_word_to_go_by = "what they would not want you to have"
+    with pytest.raises(ConfigurationError, match="never"):
+        ConversationMemory(never=without_a_word_to_go_by)
+    ConversationMemory(appending(), never=without_a_word_to_go_by)
 
 
 def test_what_is_banned_later_leaves_the_built_in_memory_with_the_next_message():
@@ -162,12 +166,6 @@ def test_the_built_in_reader_prefers_statements_with_the_words_that_keep_names()
 
     assert "allergy" in memory.load("ann")
     assert "allergy" not in plain.load("ann")
-
-
-def test_a_ban_without_a_word_to_go_by_is_refused_by_the_built_in_reader():
-    with pytest.raises(ConfigurationError, match="never"):
-        ConversationMemory(never="what they would not want you to have")
-    ConversationMemory(appending(), never="what they would not want you to have")
 
 
 def test_what_is_redacted_reaches_neither_the_model_nor_the_store():

@@ -1,7 +1,5 @@
 """A reading with `schema=Facts`: one call a chunk, whose reply is applied by rules."""
 
-import subprocess
-import sys
 from typing import Literal
 
 import pytest
@@ -9,7 +7,6 @@ from fixed_readers import ChainReader, fact_model
 from langchain_core.messages import AIMessage
 from langgraph.store.memory import InMemoryStore
 from pydantic import BaseModel
-from structure.house import files_of_a_chunk
 
 from memagent_graph import Facts, MemoryBank, Prompts, ReadingConfig, create_memagent, facts_of
 from memagent_graph.errors import ConfigurationError
@@ -377,23 +374,6 @@ def test_a_stored_reading_is_continued_and_its_edit_stands():
 def test_another_reader_is_refused_with_what_to_use(reader):
     with pytest.raises(ConfigurationError, match='model="openai:gpt-4o-mini"'):
         create_memagent(reader, schema=Facts)
-
-
-@pytest.mark.slow
-def test_without_facts_or_a_decision_model_nothing_of_theirs_is_imported_or_entered():
-    code = (
-        "import sys\nfrom memagent_graph import create_memagent, ConversationMemory\n"
-        "out = create_memagent().invoke({'question': 'Who?', 'document': 'Ann signed.'})\n"
-        "memory = ConversationMemory()\n"
-        "memory.save([('human', 'I like tea.')], user='a', thread='b')\n"
-        "theirs = ('memagent_graph.facts', 'langchain_core.decisions')\n"
-        "print([name for name in sys.modules if name.startswith(theirs)])"
-    )
-
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-
-    assert done.stdout.strip() == "[]"
-    assert not [file for file in files_of_a_chunk(InMemoryStore()) if file.startswith("facts/")]
 
 
 def test_an_object_that_is_not_said_is_kept_where_the_schema_has_it_as_a_choice():

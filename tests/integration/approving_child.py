@@ -28,7 +28,7 @@ def approve(store):
 
 
 def main(where: str, fatal: int) -> None:
-    """Kill this process after a call of Redis, or before a statement of SQLite that writes."""
+    """Kill this process after a call of Redis, or before a statement of SQLite that commits."""
     if sqlite_file(where) is None:
         FatalStore.fatal = fatal
         with FatalStore.from_url(where) as store:
@@ -38,7 +38,9 @@ def main(where: str, fatal: int) -> None:
             statements = iter(range(1, fatal))
 
             def count(statement: str) -> None:
-                if not statement.startswith("SELECT") and next(statements, None) is None:
+                reads = statement.startswith(("SELECT", "BEGIN"))
+                commits = statement == "COMMIT" or not (reads or store.conn.in_transaction)
+                if commits and next(statements, None) is None:
                     os.kill(os.getpid(), signal.SIGKILL)
 
             store.conn.set_trace_callback(count)

@@ -18,7 +18,7 @@ from servers.tcp_proxy import TCPProxy
 
 from memagent_graph import MemoryBank, ReadingConfig, create_memagent
 from memagent_graph.errors import ModelError
-from memagent_graph.graph.ids import versions_in
+from memagent_graph.graph.lineage import versions_in
 from memagent_graph.memory.redis import RedisStore
 from memagent_graph.memory.stores import open_store
 

@@ -12,7 +12,7 @@ CHUNKED = ReadingConfig(chunk_tokens=40)
 TEXT = numbered(190)
 
 
-APPENDS = 10
+APPENDS = 6
 """Of each process: enough that a store without compare-and-put loses dozens of them."""
 
 

@@ -20,7 +20,7 @@ from memagent_graph.memory.stores import open_store
 
 pytestmark = pytest.mark.usefixtures("impatient")
 
-CHUNKS = 200
+CHUNKS = 100
 TEXT = numbered(CHUNKS * 5)
 ASKED = {"question": "?", "document": TEXT}
 NAMED = {**ASKED, "memory_name": "shared"}
@@ -101,7 +101,7 @@ def test_a_reading_whose_store_hangs_ends_as_without_a_store_and_warns_once(
 @pytest.mark.slow
 @pytest.mark.parametrize("asked", [ASKED, NAMED], ids=["unnamed", "named"])
 def test_what_waits_is_written_when_the_store_comes_back(asked, proxy, store, expected):
-    reader = Interrupting(proxy, stall=20, resume=100)
+    reader = Interrupting(proxy, stall=20, resume=60)
 
     out = agent_of(reader, store).invoke(asked)
 

@@ -198,7 +198,7 @@ def test_where_nothing_says_which_of_joined_documents_were_read_memories_are_nam
 def test_what_was_broken_off_is_finished_by_the_next_try(bank, stored, monkeypatch, broken):
     read_diary(bank, "bird", "fish")
     read(bank, [document("fish", "fish"), document("bear", "bear")])
-    monkeypatch.setattr("memagent_graph.memory.chain._AT_ONCE", 3)
+    monkeypatch.setattr("memagent_graph.memory.maintenance._AT_ONCE", 3)
     commit, left = bank.commit, [broken]
 
     async def fail_later(*args, **options):

@@ -58,7 +58,7 @@ async def test_a_batch_whose_server_is_killed_and_restarted_completes_and_reads_
     agent = create_memagent(model, config=ReadingConfig(chunk_tokens=60, retry_interval=0.05))
     asked = [
         {"question": f"What is where in {number}?", "document": numbered(20)}
-        for number in range(32)
+        for number in range(16)
     ]
     expected = [out["memory"] for out in await agent.abatch(asked)]
     calls = len(server.requests)
@@ -213,7 +213,7 @@ async def test_a_synchronous_call_does_not_wait_for_the_loop_that_it_holds_up(se
     assert {*replies, (await first).text} == {replies[0]}
 
 
-DOCUMENTS, CHUNKS = 20, 5
+DOCUMENTS, CHUNKS = 12, 5
 SMALL = ReadingConfig(chunk_tokens=60, retry_interval=0.05)
 
 

@@ -93,7 +93,7 @@ def test_the_last_object_that_matches_is_taken(text):
         ('{"tenant": NaN}', "no JSON object"),
         ('{"tenant": 7}', "^tenant: Input should be a valid string$"),
         ('{"tenant": "Edda", "until": "soon"}', "^until: "),
-        ('{"a":' * 20_000, "no JSON object"),
+        ('{"a":' * 5_000, "no JSON object"),
     ],
 )
 def test_what_does_not_match_says_where(text, problem):

@@ -32,12 +32,6 @@ def batches_of(model):
     return model._engine.batches
 
 
-@pytest.fixture
-def one_batch(monkeypatch):
-    """Calls made at once get into one batch, however busy the machine is."""
-    monkeypatch.setattr(transformers_engine, "_GATHERING", 2)
-
-
 @pytest.fixture(scope="module")
 def reference(folder):
     """Greedy token ids by `generate` of transformers, of one prompt alone."""
@@ -53,8 +47,10 @@ def reference(folder):
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("one_batch")
-async def test_a_batch_of_many_lengths_gives_what_each_prompt_gives_alone(model, reference):
+async def test_a_batch_of_many_lengths_gives_what_each_prompt_gives_alone(
+    model, reference, monkeypatch
+):
+    monkeypatch.setattr(transformers_engine, "_GATHERING", 2)  # one batch on a busy machine, too
     prompts = ["Hi", "Hello there", "word " * 300, TEXT[:900], "a"]
     lengths = [40, 7, 20, 33, 1]
 

@@ -2,19 +2,17 @@
 
 import asyncio
 import gc
-import os
-import signal
 import subprocess
 import sys
 import threading
 import time
 import warnings
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from multiprocessing import active_children, forkserver, resource_tracker
 from pathlib import Path
 from pydoc_data.topics import topics
 
+import psutil
 import pytest
 
 with warnings.catch_warnings():
@@ -61,32 +59,19 @@ def document(number, length=1500):
 
 
 def left(before):
-    """Processes that are still there after a while, with what they are."""
+    """Processes that are still there after a while."""
     give_up = time.monotonic() + 120
-    while (found := children(os.getpid()) - before) and time.monotonic() < give_up:
+    while (found := processes() - before) and time.monotonic() < give_up:
         time.sleep(0.1)
         active_children()  # asks for the exit codes of those that have ended
-    return [Path(f"/proc/{pid}/cmdline").read_text() for pid in found]
+    return found
 
 
 def processes():
     """All below this one, with Python's own, which are no part of an engine."""
     forkserver.ensure_running()
     resource_tracker.ensure_running()
-    return children(os.getpid())
-
-
-def children(pid):
-    """Pids of all processes below one."""
-    parents = {}
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        with suppress(OSError):
-            fields = stat.read_text("ascii", "replace").rpartition(")")[2].split()
-            parents[int(stat.parent.name)] = int(fields[1])
-    found = {pid}
-    while more := {child for child, parent in parents.items() if parent in found} - found:
-        found |= more
-    return found - {pid}
+    return {*psutil.Process().children(recursive=True)}
 
 
 def test_a_string_names_it_and_its_window_is_checked_before_the_first_call(folder):
@@ -229,8 +214,8 @@ def test_an_engine_that_dies_is_started_again_and_the_readings_complete(folder):
 
     def kill_when_reading():
         reading.wait()
-        for pid in mine:
-            os.kill(pid, signal.SIGKILL)
+        for process in mine:
+            process.kill()
 
     killer = threading.Thread(target=kill_when_reading)
     killer.start()

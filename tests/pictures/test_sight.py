@@ -13,7 +13,6 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.store.memory import InMemoryStore
 from PIL import Image
 from pydantic import BaseModel
-from servers.redis_server import RedisServer
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 
@@ -194,14 +193,13 @@ WAYS = {
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_stores_checkpoints_and_redis_never_hold_the_bytes(tmp_path, way):
-    (model, page, settings), server = WAYS[way](tmp_path / "a.html"), RedisServer(tmp_path)
+def test_stores_checkpoints_and_redis_never_hold_the_bytes(tmp_path, redis, way):
+    model, page, settings = WAYS[way](tmp_path / "a.html")
     encoded = page.read_text("utf-8").partition("base64,")[2][:40]
 
     output, store, saver = ask(model, page, **settings)
-    with RedisStore.from_url(server.url) as redis:
-        ask(model, page, store=redis, **settings)
-    server.kill()
+    with RedisStore.from_url(redis.url) as in_redis:
+        ask(model, page, store=in_redis, **settings)
 
     assert model._seen[-1]
     kept = [str(item.value) for item in store.search(("memagent",), limit=1000)]

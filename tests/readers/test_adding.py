@@ -3,7 +3,6 @@
 import pytest
 
 from memagent_graph import Prompts, ReadingConfig, create_memagent
-from memagent_graph.errors import ConfigurationError
 from memagent_graph.prompts import default_prompts
 from memagent_graph.readers.resolve import resolve_reader
 from memagent_graph.testing import ScriptedChatModel
@@ -73,11 +72,6 @@ def test_a_model_that_closes_the_gate_where_the_answer_stands_is_asked_without_i
 
     assert SOLD in out["memory"].splitlines()
     assert any("update gate was switched off" in warning for warning in out["warnings"])
-
-
-def test_a_prompt_without_the_memory_needs_the_chunk():
-    with pytest.raises(ConfigurationError, match="update prompt"):
-        Prompts(update="What of {question}?")
 
 
 @pytest.mark.parametrize(

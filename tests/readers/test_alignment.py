@@ -1,3 +1,5 @@
+import re
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -100,13 +102,6 @@ def test_a_list_says_which_of_its_clauses_has_no_source(clause, missing):
     assert (judged.state, {*judged.missing}) == ("unsupported", {missing})
 
 
-def test_a_sentence_that_lends_a_name_is_evidence_too():
-    found = quoted(read("Rollo Lindqvist moved to Trieste and wrote novels."))
-
-    assert "Rollo Lindqvist was born in 1911 in Bergen." in found
-    assert len(found) == 2
-
-
 @pytest.mark.parametrize(
     "line",
     [
@@ -125,6 +120,23 @@ def test_a_line_of_a_list_is_a_note_without_its_bullet(line):
     assert all(item.text in line and item.text[0] not in "->1" for item in aligned.memory.evidence)
 
 
+BORN = "Ann was born in Oslo.\n\nBo was born in Oslo."
+
+
+@pytest.mark.parametrize(
+    ("note", "chunk", "found"),
+    [
+        ("Rollo Lindqvist moved to Trieste and wrote novels.", ROLLO, re.split(r"(?<=\.) ", ROLLO)),
+        ("## Bo\n- born in Oslo", BORN, ["Bo was born in Oslo."]),
+        ("**Ann:**\n- born in Oslo", BORN, ["Ann was born in Oslo."]),
+        ("防守丢了308分。贾里德·艾伦生于2015年", CHINESE, re.findall("[^。]+。", CHINESE)[:2]),
+    ],
+    ids=["one that lends a name", "a heading", "a bold one", "Chinese"],
+)
+def test_evidence_is_the_sentences_that_a_note_rests_on(note, chunk, found):
+    assert sorted(quoted(read(note, chunk), chunk)) == sorted(found)
+
+
 def test_each_field_of_an_object_has_evidence_of_its_own():
     aligned = read('{"name": "Mary Okafor", "harbour": "closed in winter"}')
 
@@ -133,20 +145,6 @@ def test_each_field_of_an_object_has_evidence_of_its_own():
         '"harbour": "closed in winter"}',
     ]
     assert quoted(aligned) == ["Mary Okafor was a painter.", HARBOUR]
-
-
-def test_a_heading_is_no_note_and_says_what_its_lines_are_about():
-    chunk = "Ann was born in Oslo.\n\nBo was born in Oslo."
-
-    assert quoted(read("## Bo\n- born in Oslo", chunk), chunk) == ["Bo was born in Oslo."]
-    assert quoted(read("**Ann:**\n- born in Oslo", chunk), chunk) == ["Ann was born in Oslo."]
-
-
-def test_a_note_in_chinese_has_its_sentence():
-    (first, second) = quoted(read("防守丢了308分。贾里德·艾伦生于2015年", CHINESE), CHINESE)
-
-    assert first == "黑豹队的防守只丢了三百零八分。"
-    assert second == "四分卫贾里德·艾伦在二〇一五年出生于丹佛市。"
 
 
 def test_a_note_about_nothing_that_was_read_has_no_evidence():

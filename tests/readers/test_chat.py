@@ -4,7 +4,7 @@ from langgraph.errors import GraphInterrupt
 from tokenizers import Tokenizer, models
 
 from memagent_graph import ReadingConfig, create_memagent
-from memagent_graph.errors import EmptyReplyError, ModelError, RefusalError, TransientModelError
+from memagent_graph.errors import EmptyReplyError, RefusalError, TransientModelError
 from memagent_graph.evidence.places import Memory
 from memagent_graph.models.endpoint import ChatEndpoint
 from memagent_graph.prompts import Prompts
@@ -26,10 +26,6 @@ def reader(reply, **fields):
 
 async def update(content, **fields):
     return await reader(content, **fields).update(STEP)
-
-
-async def update_failing_with(error):
-    return await reader(error).update(STEP)
 
 
 async def test_an_update_shows_question_memory_and_chunk_and_limits_the_reply():
@@ -81,44 +77,22 @@ def test_a_models_own_tokenizer_is_asked_for_its_control_tokens():
 @pytest.mark.parametrize(
     "content",
     [
-        "<think>Is it nine? Yes.</think>At nine.",
-        "Is it nine? Yes.\n</think>\n\nAt nine.",
-        "<thinking>x</thinking>At nine.<think>and then it was cut",
-        [{"type": "reasoning", "reasoning": "Is it?"}, {"type": "text", "text": "At nine."}],
+        *("", "  \n", "<think>hm</think>", [], "<|channel>thought\nShe may", "analysisShe may"),
+        '<details type="reasoning">She may',
     ],
 )
-async def test_what_a_model_thinks_aloud_is_not_memory(content):
-    assert (await update(content)).memory.text == "At nine."
-
-
-@pytest.mark.parametrize("content", ["", "  \n", "<think>hm</think>", []])
 async def test_a_reply_without_text_is_an_error_worth_a_repeat(content):
     with pytest.raises(EmptyReplyError):
         await update(content)
 
 
-@pytest.mark.parametrize(
-    "fields",
-    [
-        {"additional_kwargs": {"refusal": "I can't."}},
-        {"response_metadata": {"finish_reason": "content_filter"}},
-    ],
-)
-async def test_a_refusal_is_an_error_and_not_a_memory(fields):
-    with pytest.raises(RefusalError):
-        await update("I can't help with that.", **fields)
-
-
-async def test_errors_of_any_client_become_ours():
+async def test_errors_of_any_client_become_ours_and_an_interrupt_is_none():
     with pytest.raises(TransientModelError) as caught:
-        await update_failing_with(ConnectionResetError("gone"))
+        await reader(ConnectionResetError("gone")).update(STEP)
+    with pytest.raises(GraphInterrupt):
+        await reader(GraphInterrupt()).update(STEP)
 
     assert isinstance(caught.value.__cause__, ConnectionResetError)
-
-
-async def test_an_interrupt_within_the_model_is_no_failure():
-    with pytest.raises(GraphInterrupt):
-        await update_failing_with(GraphInterrupt())
 
 
 def test_fingerprints_tell_apart_what_shapes_the_memory_and_nothing_else():
@@ -179,9 +153,15 @@ def test_what_a_model_wrote_in_its_own_words_and_its_answer_have_their_places():
         "The log is written in <thinking> tags. He keeps 14 lamps.",
         "It ends with </think>. He keeps 14 lamps.",
         "A block is `<think>…</think>` there. He keeps 14 lamps.",
+        "<analysis> is the first tag in the log.",
+        "The lines end with </s>",
+        "[/THINK] it said.",
+        "analysis of the log: it ends at nine.",
+        "analysis结果：渡轮九点出发。",
+        "<details><summary>Ferry</summary>It leaves at nine.</details>",
     ],
 )
-async def test_notes_that_name_a_tag_of_reasoning_keep_it(said):
+async def test_notes_that_name_marks_of_reasoning_keep_them(said):
     assert (await update(said)).memory.text == said
     assert (await update(f"<think>so</think>{said}")).memory.text == said
 
@@ -190,6 +170,9 @@ async def test_notes_that_name_a_tag_of_reasoning_keep_it(said):
 @pytest.mark.parametrize(
     "reply",
     [
+        "<think>Is it so? Yes.</think>{}",
+        "Is it so? Yes.\n</think>\n\n{}",
+        "<thinking>so</thinking>{}<think>and then it was cut",
         "<|channel|>analysis<|message|>so<|end|><|start|>assistant<|channel|>final<|message|>{}<|return|>",
         "[THINK]so[/THINK]{}",
         "◁think▷so◁/think▷{}",
@@ -212,37 +195,15 @@ async def test_notes_that_name_a_tag_of_reasoning_keep_it(said):
         "<|im_start|>assistant\n" * 30_000 + "{}" + "</s>" * 30_000,
     ],
 )
-async def test_reasoning_and_control_tokens_of_all_families_are_taken_off(reply):
+async def test_what_a_model_thinks_aloud_is_not_memory(reply):
     assert (await update(reply.format("He keeps 14 lamps."))).memory.text == "He keeps 14 lamps."
-
-
-@pytest.mark.parametrize(
-    "said",
-    [
-        "<analysis> is the first tag in the log.",
-        "The lines end with </s>",
-        "[/THINK] it said.",
-        "analysis of the log: it ends at nine.",
-        "analysis结果：渡轮九点出发。",
-        "<details><summary>Ferry</summary>It leaves at nine.</details>",
-    ],
-)
-async def test_notes_that_name_such_marks_keep_them(said):
-    assert (await update(said)).memory.text == said
-
-
-@pytest.mark.parametrize(
-    "reply", ["<|channel>thought\nShe may", "analysisShe may", '<details type="reasoning">She may']
-)
-async def test_reasoning_that_was_cut_off_is_no_memory(reply):
-    with pytest.raises(EmptyReplyError):
-        await update(reply)
 
 
 @pytest.mark.parametrize(
     "blocks",
     [
         [{"type": "output_text", "text": "At nine.", "annotations": []}],
+        [{"type": "reasoning", "reasoning": "Is it?"}, {"type": "text", "text": "At nine."}],
         [{"type": "text", "text": "so", "thought": True}, {"type": "text", "text": "At nine."}],
         [{"type": "reasoning", "text": "so"}, {"type": "text", "text": {"value": "At nine."}}],
         ["At ", {"type": "text", "text": None}, {"type": "text", "text": "nine."}],
@@ -281,9 +242,15 @@ async def test_the_last_sentence_of_a_cut_off_reply_goes_in_every_provider_s_wor
     assert found.memory.text == ("It leaves at nine. It ret" if whole else "It leaves at nine.")
 
 
+async def test_a_refusal_is_an_error_and_not_a_memory():
+    with pytest.raises(RefusalError):
+        await update("I can't help with that.", additional_kwargs={"refusal": "I can't."})
+
+
 @pytest.mark.parametrize(
     ("metadata", "error"),
     [
+        ({"finish_reason": "content_filter"}, RefusalError),
         ({"finish_reason": "SAFETY"}, RefusalError),
         ({"stop_reason": "refusal"}, RefusalError),
         ({"stopReason": "guardrail_intervened"}, RefusalError),
@@ -319,18 +286,3 @@ async def test_usage_is_read_in_every_class_s_words(fields):
     usage = (await update("x", **fields)).usage
 
     assert (usage.input_tokens, usage.output_tokens) == (9, 3)
-
-
-@pytest.mark.parametrize(
-    "fields",
-    [
-        {"usage_metadata": {"input_tokens": 512, "output_tokens": 3, "total_tokens": 515}},
-        {"response_metadata": {"prompt_eval_count": 512, "eval_count": 3}},
-    ],
-)
-async def test_a_prompt_that_the_server_cut_is_noticed_with_any_class(fields):
-    asked = reader("At nine.", **fields)
-    text = "The ferry leaves at nine. " * 300
-
-    with pytest.raises(ModelError, match="num_ctx"):
-        await asked.update(Step("When?", Memory(text), CHUNK))

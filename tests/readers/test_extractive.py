@@ -55,42 +55,30 @@ DISTRACTORS = [
 ]
 
 
-@pytest.mark.parametrize("order", [(FILM, HOME), (HOME, FILM)])
-def test_a_second_hop_is_followed_through_distractors_in_either_order(order):
-    paragraphs = FILLER.split("\n\n")
-    paragraphs[5], paragraphs[50] = order
-    for place, text in zip((3, 12, 25, 55), DISTRACTORS, strict=True):
-        paragraphs[place] = text
-
-    out = ask(
-        "In which town does the director of the film Harbour of Glass live?",
-        "\n\n".join(paragraphs),
-        chunk_tokens=300,
-    )
-
-    assert "Trieste" in out["memory"]
-    assert "Trieste" in out["answer"]
-
-
 TOLD_BY_PRONOUN = (
     "Harbour of Glass is a drama film about a diver. It was directed by Ilse Varga.",
     "Ilse Varga is a painter of ships. She settled in Trieste after the war.",
 )
 TOLD_IN_CHINESE = ("《玻璃港》是一部电影，导演是林晓岚。", "林晓岚婚后一直住在青岛。")
+TOWN = "In which town does the director of the film Harbour of Glass live?"
 
 
 @pytest.mark.parametrize(
-    ("question", "film", "home", "place"),
+    ("question", "first", "second", "place"),
     [
+        (TOWN, FILM, HOME, "Trieste"),
+        (TOWN, HOME, FILM, "Trieste"),
         ("Where does the director of Harbour of Glass live?", *TOLD_BY_PRONOUN, "Trieste"),
         ("电影《玻璃港》的导演住在哪个城市？", *TOLD_IN_CHINESE, "青岛"),
     ],
 )
-def test_a_name_is_followed_to_a_statement_without_a_word_of_the_question(
-    question, film, home, place
+def test_a_second_hop_is_followed_through_distractors_in_either_order(
+    question, first, second, place
 ):
     paragraphs = FILLER.split("\n\n")
-    paragraphs[5], paragraphs[50] = film, home
+    paragraphs[5], paragraphs[50] = first, second
+    for at, text in zip((3, 12, 25, 55), DISTRACTORS, strict=True):
+        paragraphs[at] = text
 
     out = ask(question, "\n\n".join(paragraphs), chunk_tokens=300)
 

@@ -11,15 +11,24 @@ def cut(text):
     return [statement.text for statement in statements(text)]
 
 
-def test_prose_is_cut_into_sentences():
-    text = "Dr. Lund left at 3.5 knots. “Where to?” he asked. Nobody knew! It was J. S. Bach."
+CODE = 'import os\ndef drain(self):\n    """Close idle sockets."""\n    return None\n'
+SENTENCES = [
+    *("Dr. Lund left at 3.5 knots.", "“Where to?” he asked.", "Nobody knew!"),
+    "It was J. S. Bach.",
+]
 
-    assert cut(text) == [
-        "Dr. Lund left at 3.5 knots.",
-        "“Where to?” he asked.",
-        "Nobody knew!",
-        "It was J. S. Bach.",
-    ]
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        (" ".join(SENTENCES), SENTENCES),
+        ("港口下雨。“谁来了？”他问。没有人！", ["港口下雨。", "“谁来了？”", "他问。", "没有人！"]),
+        (CODE, ["import os", 'def drain(self): """Close idle sockets."""', "return None"]),
+    ],
+    ids=["prose", "Chinese", "code"],
+)
+def test_a_text_is_cut_into_sentences_and_code_into_lines(text, found):
+    assert cut(text) == found
 
 
 @pytest.mark.parametrize(
@@ -46,21 +55,6 @@ def test_prose_is_cut_into_sentences():
 )
 def test_an_abbreviation_ends_a_sentence_only_before_words_that_begin_one(text, count):
     assert len(cut(text)) == count
-
-
-def test_code_is_cut_into_lines_and_a_signature_keeps_its_docstring():
-    text = 'import os\ndef drain(self):\n    """Close idle sockets."""\n    return None\n'
-
-    assert cut(text) == ["import os", 'def drain(self): """Close idle sockets."""', "return None"]
-
-
-def test_chinese_is_cut_after_its_own_marks():
-    assert cut("港口下雨。“谁来了？”他问。没有人！") == [
-        "港口下雨。",
-        "“谁来了？”",
-        "他问。",
-        "没有人！",
-    ]
 
 
 PIECES = st.sampled_from(

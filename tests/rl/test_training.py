@@ -14,7 +14,6 @@ from langchain_core.messages import HumanMessage
 from paragraphs import natural
 from rl.training_child import lines, question, reward, settings
 from safetensors.torch import load_file
-from servers.openai_server import OpenAIServer
 from servers.warm_python import PIPE, TRAINING, warm_python
 from transformers import AutoTokenizer
 from typer.testing import CliRunner
@@ -274,16 +273,16 @@ def test_an_engine_that_would_draw_tokens_otherwise_is_refused(engine, folder, t
         make_engine(settings(folder, tmp_path, **fields))
 
 
-def test_a_served_policy_says_with_each_request_that_nothing_is_cut(folder, tmp_path):
-    server = OpenAIServer(lambda _body: "Nothing yet.")
-    model, _ = make_engine(settings(folder, tmp_path, engine=server.base_url, engine_options={}))
-    try:
-        model.invoke([HumanMessage("What is a class?")])
-    finally:
-        server.close()
+def test_a_served_policy_says_with_each_request_that_nothing_is_cut(
+    folder, tmp_path, openai_server
+):
+    given = settings(folder, tmp_path, engine=openai_server.base_url, engine_options={})
+    model, _ = make_engine(given)
+
+    model.invoke([HumanMessage("What is a class?")])
 
     wanted = {"temperature": 1, "top_p": 1, "top_k": -1, "min_p": 0, "repetition_penalty": 1}
-    assert {name: server.requests[0].get(name) for name in wanted} == wanted
+    assert {name: openai_server.requests[0].get(name) for name in wanted} == wanted
 
 
 def test_an_engine_in_the_process_is_on_the_device_that_it_trains_on(folder, tmp_path):

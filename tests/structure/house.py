@@ -41,7 +41,7 @@ CEILINGS = {
     "files a chunk enters, with a store": Ceiling(24, 20),
     "files a chunk enters, with Redis": Ceiling(29, 26),
     "files a message enters": Ceiling(13, 8),
-    "files the fold of a message enters": Ceiling(34, 30),
+    "files the fold of a message enters": Ceiling(33, 30),
     "modules with one importer, in percent": Ceiling(6, 6),
     "import circles, with those of types": Ceiling(0, 0),
     "class names with several meanings": Ceiling(0, 0),
@@ -49,8 +49,8 @@ CEILINGS = {
     "modules in -ing": Ceiling(0, 0),
     "functions named by participles": Ceiling(0, 0),
     "lines of the largest module": Ceiling(500, 500),
-    "modules": Ceiling(144, 130),
-    "lines": Ceiling(43_684, 39_000),
+    "modules": Ceiling(142, 130),
+    "lines": Ceiling(43_629, 39_000),
 }
 
 

@@ -592,7 +592,7 @@ class TestConfinement:
                 f"        {lines}\n"
                 f"        text = types.SimpleNamespace(tag='-text', text_content={reaches})\n"
                 "        has = {'iter': lambda **_: [text], 'css_first': lambda _: None}\n"
-                "        has['css'] = lambda _: []\n"
+                "        has |= {'css': lambda _: [], 'mem_id': 0}\n"
                 "        self.root = types.SimpleNamespace(**has)\n"
             )
             monkeypatch.syspath_prepend(folder.parent)

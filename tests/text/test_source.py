@@ -118,6 +118,13 @@ def test_a_guessed_encoding_is_named_in_a_warning_and_can_be_given(tmp_path):
     assert whole(open_source(GERMAN.encode("cp437"), encoding="cp437")) == GERMAN
 
 
+def test_the_encoding_of_a_program_is_not_guessed(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "chardet", None)
+
+    with pytest.raises(UnreadableSourceError, match="binary"):
+        open_source(write(tmp_path / "module.pyc", b"\xcb\r\r\n\0\x1b$\xff" * 50))
+
+
 def test_an_encoding_that_there_is_not_and_one_for_a_folder_are_refused(tmp_path):
     path = write(tmp_path / "f.txt", GERMAN)
 

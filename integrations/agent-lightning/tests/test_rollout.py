@@ -1,7 +1,7 @@
 import json
 import os
 import sys
-from contextlib import contextmanager
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -29,25 +29,16 @@ def knows(body):
     return "\\boxed{6:40}" if "6:40" in body["messages"][-1]["content"] else "Nothing yet."
 
 
-@contextmanager
-def serving(reply):
-    server = OpenAIServer(reply)
-    try:
-        yield server
-    finally:
-        server.close()
-
-
 @pytest.fixture
 def policy():
-    with serving(knows) as server:
+    with closing(OpenAIServer(knows)) as server:
         yield server
 
 
 @pytest.fixture
 def gateway():
     """Takes events where a policy takes prompts: what it is sent can be looked at."""
-    with serving(knows) as server:
+    with closing(OpenAIServer(knows)) as server:
         server.script = [b"{}"]
         yield server
 
@@ -95,7 +86,7 @@ async def test_a_rollout_whose_policy_cannot_be_asked_reports_no_reward(
 async def test_silence_is_worth_what_an_empty_answer_is():
     task = ReadingTask(question=QUESTION, answers=("6:40",), document="The vault opens at 6:40.")
 
-    with serving(lambda _body: "") as silent:
+    with closing(OpenAIServer(lambda _body: "")) as silent:
         worth = await rollout(
             task,
             silent.base_url,

@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 
 import anyio
+import psutil
 import pytest
 from fixed_readers import numbered
 from mcp import Client, MCPError
@@ -87,11 +88,9 @@ async def until(holds):
 
 def gone(pid):
     try:
-        os.kill(pid, 0)
-        state = Path(f"/proc/{pid}/stat").read_text().split(")")[-1].split()[0]
-    except (ProcessLookupError, FileNotFoundError):
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
         return True
-    return state == "Z"
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="only Linux has a full device")

@@ -15,18 +15,16 @@ BODIES = {
 }
 
 
-@pytest.mark.parametrize("path", BODIES)
-def test_a_request_and_its_answer_are_passed_on_byte_for_byte(behind, upstream, path):
+def test_a_request_and_its_answer_are_passed_on_byte_for_byte(behind, upstream):
     answer = b'{ "what the server says": [1.0, "\\u00e9"] }'
-    upstream.script = [answer]
+    for path, body in BODIES.items():
+        upstream.script, asked = [answer], {"model": "small", **body, "odd": [1.0]}
 
-    found = behind.post(path, json={"model": "small", **BODIES[path], "odd": [1.0]})
+        found = behind.post(path, json=asked)
 
-    assert found.status_code == 200
-    assert found.content == answer
-    assert upstream.paths == [path]
-    assert upstream.requests == [{"model": "small", **BODIES[path], "odd": [1.0]}]
-    assert behind.metric("memagent_requests_total", path=path, how="passed", status="200") == 1
+        assert (found.status_code, found.content) == (200, answer)
+        assert (upstream.paths[-1], upstream.requests[-1]) == (path, asked)
+        assert behind.metric("memagent_requests_total", path=path, how="passed", status="200") == 1
 
 
 @pytest.mark.parametrize("path", BODIES)
@@ -38,14 +36,12 @@ def test_a_model_without_a_server_refuses_by_name(shared, path):
     assert f"'extractive' has no {path}" in found.json()["error"]["message"]
 
 
-@pytest.mark.parametrize("status", [404, 405])
-def test_so_does_a_model_whose_server_has_no_such_path(behind, upstream, status):
-    upstream.script = [status]
-
-    with pytest.raises(openai.NotFoundError, match="'small' has no /v1/embeddings") as caught:
-        behind.client().embeddings.create(model="small", input="a")
-
-    assert caught.value.code == "not_offered"
+def test_so_does_a_model_whose_server_has_no_such_path(behind, upstream):
+    for status in (404, 405):
+        upstream.script = [status]
+        with pytest.raises(openai.NotFoundError, match="'small' has no /v1/embeddings") as caught:
+            behind.client().embeddings.create(model="small", input="a")
+        assert caught.value.code == "not_offered"
 
 
 def test_a_probe_needs_no_key_and_the_version_does(serve):

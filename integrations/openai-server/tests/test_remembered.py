@@ -6,7 +6,6 @@ import httpx
 import pytest
 from langgraph.store.memory import InMemoryStore
 from servers.openai_server import OpenAIServer
-from servers.redis_server import RedisServer
 
 from memagent_graph import ConversationMemory
 from memagent_graph.conversation.reader import STANDING_QUESTION
@@ -57,11 +56,9 @@ def upstream():
 
 
 @pytest.fixture
-def redis(tmp_path):
-    server = RedisServer(tmp_path)
-    with RedisStore.from_url(server.url) as store:
+def redis(redis):
+    with RedisStore.from_url(redis.url) as store:
         yield store
-    server.kill()
 
 
 @pytest.fixture

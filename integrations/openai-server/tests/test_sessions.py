@@ -25,33 +25,24 @@ def follow_up(messages, completion, question=SECOND):
     return [*messages, said, question]
 
 
-def test_a_follow_up_with_the_memory_s_id_reads_nothing_again(behind, upstream, asked):
+@pytest.mark.parametrize("whole", [True, False], ids=["all turns", "the new turn alone"])
+def test_a_follow_up_with_the_memory_s_id_reads_nothing_again(
+    behind, upstream, asked, needle, whole
+):
     messages = asked()
     first = behind.ask(messages)
-    before = len(upstream.requests)
+    before, known = len(upstream.requests), first.memagent["memory"]
 
-    second = behind.ask(
-        follow_up(messages, first), extra_body={"memagent": {"memory": first.memagent["memory"]}}
-    )
+    messages = follow_up(messages, first) if whole else [SECOND]
+    second = behind.ask(messages, extra_body={"memagent": {"memory": known}})
 
-    assert len(upstream.requests) - before == 2
-    assert "Item 3 stands" not in prompts(upstream, before)
-    assert first.memagent["memory"] != second.memagent["memory"]
-    assert "And who has the key?" in prompts(upstream, before)
-    assert "When does the vault open?" in prompts(upstream, before)
-
-
-def test_a_follow_up_that_sends_only_the_new_turn_is_answered_from_the_memory(
-    behind, upstream, asked, needle
-):
-    first = behind.ask(asked())
-    before = len(upstream.requests)
-
-    second = behind.ask([SECOND], extra_body={"memagent": {"memory": first.memagent["memory"]}})
-
-    assert len(upstream.requests) - before == 1
+    told = prompts(upstream, before)
+    assert len(upstream.requests) - before == 1 + whole  # the question and answer before it
+    assert (second.memagent["memory"] == known) == (not whole)
     assert second.choices[0].message.content == needle
-    assert second.memagent["memory"] == first.memagent["memory"]
+    assert "And who has the key?" in told
+    assert "Item 3 stands" not in told
+    assert ("When does the vault open?" in told) == whole
 
 
 def test_a_session_of_any_length_goes_on_with_its_header(behind, upstream, asked):

@@ -2,7 +2,7 @@
 
 import httpx
 import pytest
-from servers.redis_server import RedisServer, wait_until
+from servers.redis_server import wait_until
 from servers.tcp_proxy import TCPProxy
 
 from memagent_graph.memory.redis import RedisStore
@@ -13,15 +13,13 @@ HI = [{"role": "user", "content": "Who is there?"}]
 
 
 @pytest.fixture
-def frozen(tmp_path):
+def frozen(redis):
     """A store whose server takes connections and never answers, once `stall` was called."""
-    server = RedisServer(tmp_path)
-    proxy = TCPProxy(server.port, pause=0)
+    proxy = TCPProxy(redis.port, pause=0)
     with RedisStore.from_url(f"redis://127.0.0.1:{proxy.port}/0") as store:
         yield store, proxy
         proxy.resume()
     proxy.close()
-    server.kill()
 
 
 def test_requests_that_need_no_memory_are_answered_while_the_store_hangs(serve, upstream, frozen):

@@ -35,47 +35,46 @@ def check_silent(error: openai.APIError) -> None:
     assert not [secret for secret in SECRETS if secret in heard]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("status", "error", "kind", "code", "param"),
-    [
-        (400, {"message": f"maximum context length is 2048 tokens {LEAK}"}, openai.BadRequestError,
-         "context_length_exceeded", "messages"),
-        (400, {"message": f"Bad {LEAK}", "param": "temperature"}, openai.BadRequestError,
-         "invalid_value", "temperature"),
-        (400, {"message": f"temperature must be non-negative {LEAK}"}, openai.BadRequestError,
-         "invalid_value", "temperature"),
-        (422, [{"loc": ["body", "temperature"], "msg": LEAK}], openai.UnprocessableEntityError,
-         "invalid_value", "temperature"),
-        (400, {"message": LEAK, "param": "sk-of-nobody"}, openai.BadRequestError,
-         "upstream_refused", None),
-        (404, {"message": f"The model `small` does not exist {LEAK}"}, openai.NotFoundError,
-         "model_not_found", "model"),
-        (409, {"message": LEAK}, openai.ConflictError, "upstream_refused", None),
-        (429, {"message": LEAK}, openai.RateLimitError, "rate_limit_exceeded", None),
-        (429, {"message": LEAK, "code": "insufficient_quota"}, openai.RateLimitError,
-         "insufficient_quota", None),
-        (400, {"message": LEAK, "code": "content_filter"}, openai.BadRequestError,
-         "content_filter", None),
-        (500, {"message": LEAK}, openai.InternalServerError, "upstream_failed", None),
-        (503, LEAK, openai.InternalServerError, "upstream_failed", None),
-        (401, {"message": LEAK}, openai.InternalServerError, "upstream_key", None),
-        (403, {"message": LEAK}, openai.InternalServerError, "upstream_key", None),
-    ],
-)  # fmt: skip
+# fmt: off
+STATUSES = [
+    (400, {"message": f"maximum context length is 2048 tokens {LEAK}"}, openai.BadRequestError,
+     "context_length_exceeded", "messages"),
+    (400, {"message": f"Bad {LEAK}", "param": "temperature"}, openai.BadRequestError,
+     "invalid_value", "temperature"),
+    (400, {"message": f"temperature must be non-negative {LEAK}"}, openai.BadRequestError,
+     "invalid_value", "temperature"),
+    (422, [{"loc": ["body", "temperature"], "msg": LEAK}], openai.UnprocessableEntityError,
+     "invalid_value", "temperature"),
+    (400, {"message": LEAK, "param": "sk-of-nobody"}, openai.BadRequestError,
+     "upstream_refused", None),
+    (404, {"message": f"The model `small` does not exist {LEAK}"}, openai.NotFoundError,
+     "model_not_found", "model"),
+    (409, {"message": LEAK}, openai.ConflictError, "upstream_refused", None),
+    (429, {"message": LEAK}, openai.RateLimitError, "rate_limit_exceeded", None),
+    (429, {"message": LEAK, "code": "insufficient_quota"}, openai.RateLimitError,
+     "insufficient_quota", None),
+    (400, {"message": LEAK, "code": "content_filter"}, openai.BadRequestError,
+     "content_filter", None),
+    (500, {"message": LEAK}, openai.InternalServerError, "upstream_failed", None),
+    (503, LEAK, openai.InternalServerError, "upstream_failed", None),
+    (401, {"message": LEAK}, openai.InternalServerError, "upstream_key", None),
+    (403, {"message": LEAK}, openai.InternalServerError, "upstream_key", None),
+]
+# fmt: on
+
+
 @pytest.mark.parametrize("stream", [False, True])
-def test_the_status_and_the_meaning_of_an_error_stay_and_its_words_do_not(
-    behind, upstream, status, error, kind, code, param, stream
-):
-    upstream.script = [{"status": status, "error": error, "headers": {"x-internal": LEAK}}]
+def test_the_status_and_the_meaning_of_an_error_stay_and_its_words_do_not(behind, upstream, stream):
+    for status, error, kind, code, param in STATUSES:
+        upstream.script = [{"status": status, "error": error, "headers": {"x-internal": LEAK}}]
 
-    found = caught(behind, stream=stream, temperature=-1)
+        found = caught(behind, stream=stream, temperature=-1)
 
-    assert type(found) is kind
-    assert found.status_code == (502 if status in (401, 403) else status)
-    assert (found.code, found.param) == (code, param)
-    check_silent(found)
-    assert "x-internal" not in found.response.headers
+        assert type(found) is kind
+        assert found.status_code == (502 if status in (401, 403) else status)
+        assert (found.code, found.param) == (code, param)
+        check_silent(found)
+        assert "x-internal" not in found.response.headers
 
 
 def test_a_client_learns_how_long_the_context_is(behind, upstream):
@@ -85,13 +84,11 @@ def test_a_client_learns_how_long_the_context_is(behind, upstream):
     assert "2048 tokens" in str(caught(behind))
 
 
-@pytest.mark.parametrize(
-    ("told", "wait"), [("7", "7"), ("0.3", "1"), ("inf", "86400"), ("x", None)]
-)
-def test_when_to_try_again_is_passed_on(behind, upstream, told, wait):
-    upstream.script = [{"status": 429, "headers": {"retry-after": told}}]
+def test_when_to_try_again_is_passed_on(behind, upstream):
+    for told, wait in {"7": "7", "0.3": "1", "inf": "86400", "x": None}.items():
+        upstream.script = [{"status": 429, "headers": {"retry-after": told}}]
 
-    assert caught(behind).response.headers.get("retry-after") == wait
+        assert caught(behind).response.headers.get("retry-after") == wait
 
 
 def part(text: str) -> str:
@@ -112,37 +109,38 @@ ERRORS = [
 ]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("error", ERRORS)
 @pytest.mark.parametrize("read", [False, True])
 def test_an_error_within_a_stream_is_reworded_and_what_came_before_it_is_not(
-    behind, upstream, asked, error, read
+    behind, upstream, asked, read
 ):
-    events = f"{part('One ')}: a comment\n\n{part('two')}{error}data: [DONE]\n\n".encode()
     upstream.reply = lambda body: "Nothing."
     messages, fields = HI, {"temperature": -1}
     if read:
         messages, fields = asked(500), {"temperature": -1, "tools": [TOOL]}
         behind.ask(messages)
-    upstream.script = [events]
+    for error in ERRORS:
+        events = f"{part('One ')}: a comment\n\n{part('two')}{error}data: [DONE]\n\n"
+        upstream.script = [events.encode()]
 
-    stream = behind.ask(messages, stream=True, **fields)
-    text = ""
-    with pytest.raises(openai.APIError) as found:
-        for each in stream:
-            text += (each.choices[0].delta.content or "") if each.choices else ""
+        stream = behind.ask(messages, stream=True, **fields)
+        text = ""
+        with pytest.raises(openai.APIError) as found:
+            for each in stream:
+                text += (each.choices[0].delta.content or "") if each.choices else ""
 
-    assert text == "One two"
-    check_silent(found.value)
-    assert "The model's server" in str(found.value)
+        assert text == "One two", error
+        check_silent(found.value)
+        assert "The model's server" in str(found.value)
 
 
-@pytest.mark.parametrize(
-    "line", ['data: {"choices": [], "error": null}', 'data: {"choices": [], "x": "error"}', "id: 4"]
-)
-def test_an_event_that_is_no_error_is_passed_on_as_it_is(behind, upstream, line):
-    last = 'data: {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}'
-    whole = f"{line}\n\nretry: 10\n\n{part('One')}{last}\n\ndata: [DONE]\n\n".encode()
+def test_events_that_are_no_errors_are_passed_on_as_they_are(behind, upstream):
+    lines = ['data: {"choices": [], "error": null}', 'data: {"choices": [], "x": "error"}', "id: 4"]
+    lines += [
+        "retry: 10",
+        'data: {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}',
+    ]
+    first, *others = (f"{line}\n\n" for line in [*lines, "data: [DONE]"])
+    whole = "".join([first, part("One"), *others]).encode()
     upstream.script = [whole]
 
     found = behind.post(json={"model": "small", "messages": HI, "stream": True})

@@ -48,9 +48,9 @@ def lost_node(url, folder):
     cluster = Cluster(initialize_head=True, head_node_args=head)
     second = cluster.add_node(num_cpus=1, resources={"second": 1})
     ray.init(address=cluster.address, logging_level="ERROR")
-    dataset = ray.data.from_items([task(number) for number in range(120)])
+    dataset = ray.data.from_items([task(number) for number in range(60)])
     options = {"store": url, "namespace": PLACE, "config": CONFIG}
-    read = read_dataset(dataset.repartition(12), actors=2, batch_size=10, **options)
+    read = read_dataset(dataset.repartition(6), actors=2, batch_size=10, **options)
     log = folder / "log"
 
     def slowly(row):
@@ -61,7 +61,7 @@ def lost_node(url, folder):
         return row
 
     def lose():
-        while not log.exists() or len(log.read_text().splitlines()) < 24:
+        while not log.exists() or len(log.read_text().splitlines()) < 12:
             time.sleep(0.05)
         cluster.remove_node(second, allow_graceful=False)
 
@@ -69,7 +69,7 @@ def lost_node(url, folder):
     losing.start()
     rows = read.map(slowly).take_all()
     losing.join()
-    assert Counter(row["number"] for row in rows) == Counter(range(120))
+    assert Counter(row["number"] for row in rows) == Counter(range(60))
     for row in rows:
         assert row["error"] is None, row
         assert f"opens at {row['number']}:40" in row["answer"], row
@@ -80,7 +80,7 @@ def lost_node(url, folder):
         assert {space[:2] for space in store.list_namespaces(limit=100)} == {PLACE}
     ray.shutdown()
     cluster.shutdown()
-    print("120 tasks, each once")
+    print("60 tasks, each once")
 
 
 CHUNKS = 6

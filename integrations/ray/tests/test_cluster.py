@@ -5,7 +5,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from servers.redis_server import RedisServer
 
 CHILD = Path(__file__).with_name("cluster_child.py")
 QUIET = {
@@ -37,25 +36,25 @@ def child(*words):
     )
 
 
-def last_line(work, folder):
+def last_line(work, redis, folder):
     """What the child prints at the end of a work that needs Redis."""
-    server = RedisServer(folder)
-    try:
-        done = child(work, server.url, folder)
-    finally:
-        server.kill()
+    done = child(work, redis.url, folder)
 
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-3000:]
     return done.stdout.splitlines()[-1]
 
 
-def test_every_task_is_done_once_though_a_node_is_lost_and_nothing_stored_is_read_twice(tmp_path):
-    assert last_line("lost_node", tmp_path) == "120 tasks, each once"
+def test_every_task_is_done_once_though_a_node_is_lost_and_nothing_stored_is_read_twice(
+    redis, tmp_path
+):
+    assert last_line("lost_node", redis, tmp_path) == "60 tasks, each once"
 
 
-def test_one_cluster_runs_the_readme_tells_errors_runs_the_examples_and_loses_a_worker(tmp_path):
+def test_one_cluster_runs_the_readme_tells_errors_runs_the_examples_and_loses_a_worker(
+    redis, tmp_path
+):
     """Its start takes longer than each part."""
-    told = json.loads(last_line("one_cluster", tmp_path))
+    told = json.loads(last_line("one_cluster", redis, tmp_path))
 
     answers = {"Ann Kestrel signed the lease.", "The lease ends in April 2029."}
     assert answers <= {*told["readme"].splitlines()}, told["readme"]
