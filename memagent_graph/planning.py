@@ -9,9 +9,14 @@ from typing import TYPE_CHECKING
 
 from memagent_graph.config import LEXICAL, PART_TOKENS, ReadingConfig
 from memagent_graph.errors import ConfigurationError
-from memagent_graph.graph.chunks import starts
 from memagent_graph.graph.passages import Lexical, is_skimmed, room_for_passages, scope
-from memagent_graph.graph.segments import calls_each, merge_levels, most_merges, updates_each
+from memagent_graph.graph.segments import (
+    calls_each,
+    merge_levels,
+    most_merges,
+    starts,
+    updates_each,
+)
 from memagent_graph.readers.base import Reader
 from memagent_graph.text.chunks import chunks
 from memagent_graph.text.files import open_source

@@ -105,12 +105,7 @@ async def fold_within(
         return kept
 
     call = Call(replace(reading, cut=cut), config)
-    for chunk in chunks(
-        source,
-        tokenizer=reading.tokenizer,
-        chunk_tokens=reading.config.chunk_tokens,
-        exact_cuts=reading.config.exact_cuts,
-    ):
+    for chunk in chunks(source, **reading.sizes):
         calls, dropped = fold["progress"]["calls"], lost
         faults = faults_of(fold)["asked"]
         fold["progress"]["cut"] = False

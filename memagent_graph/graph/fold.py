@@ -49,10 +49,10 @@ if TYPE_CHECKING:
     from langchain_core.runnables import RunnableConfig
     from langgraph.runtime import Runtime
 
-    from memagent_graph.graph.chunks import Cutter
     from memagent_graph.graph.reading import Advance, Reading, Run
     from memagent_graph.graph.state import Changes, Fold, QuestionState
     from memagent_graph.graph.versions import Chain
+    from memagent_graph.text.chunks import Cutter
     from memagent_graph.text.source import Source
     from memagent_graph.text.tokens import Tokenizer
 

@@ -39,7 +39,13 @@ from memagent_graph.graph.reading import (
     warn_of_left_out,
     where,
 )
-from memagent_graph.graph.segments import calls_each, join_parts, merge, updates_each
+from memagent_graph.graph.segments import (
+    calls_each,
+    join_parts,
+    merge,
+    segment_spans,
+    updates_each,
+)
 from memagent_graph.graph.state import (
     Changes,
     Document,
@@ -57,11 +63,7 @@ from memagent_graph.graph.state import (
     reopen,
     whole_scope,
 )
-from memagent_graph.graph.versions import (
-    abandon_at_error,
-    begin_chain,
-    take_edit,
-)
+from memagent_graph.graph.versions import abandon_at_error, begin_chain, take_edit
 from memagent_graph.models.reply import listener_of
 from memagent_graph.readers.base import Answer
 from memagent_graph.sync import LateError, to_thread
@@ -75,8 +77,8 @@ if TYPE_CHECKING:
 
     from langchain_core.runnables import RunnableConfig
 
-    from memagent_graph.graph.chunks import Cutter
     from memagent_graph.graph.state import How, Progress, Scope
+    from memagent_graph.text.chunks import Cutter
     from memagent_graph.text.source import Source
 
 
@@ -154,7 +156,7 @@ async def _open(at: Visit, questions: int, name: str | None) -> tuple[Document, 
     def open_and_cut() -> Cutter:
         cutter = reading.make_cutter(open_source(run.document), questions)
         if in_parts:
-            cutter.spans()
+            segment_spans(reading, cutter)
         return cutter
 
     try:
@@ -165,7 +167,7 @@ async def _open(at: Visit, questions: int, name: str | None) -> tuple[Document, 
         message = f"The document was not open after {deadline}, the reading's deadline. {hint}"
         raise SourceError(message) from error
     run.cutter, source = cutter, cutter.source
-    spans = cutter.spans() if in_parts else [(0, source.length)]
+    spans = segment_spans(reading, cutter) if in_parts else [(0, source.length)]
     sharing = 1 if run.config.get("configurable", {}).get(CALLS_EACH) else questions
     scope = whole_scope(
         source.length,
@@ -225,9 +227,9 @@ async def _spans(at: Visit, whole: Fold) -> tuple[list[tuple[int, int]], list[st
     """
     cutter, chain, config = at.cutter(whole), at.chain(whole), at.reading.config
     known = () if chain is None else await chain.lineage.find_starts(cutter)
-    spans = await to_thread(partial(cutter.spans, known), None)
+    spans = await to_thread(partial(segment_spans, at.reading, cutter, known), None)
     calls = updates_each(whole["scope"]["calls"], len(spans), config)
-    spans = spans if calls is None or calls >= 1 else cutter.spans()
+    spans = spans if calls is None or calls >= 1 else segment_spans(at.reading, cutter)
     if chain is None:
         return spans, [""] * len(spans)
     origin = partial(chain.lineage.origin, cutter)

@@ -26,13 +26,12 @@ from memagent_graph.errors import (
 )
 from memagent_graph.evidence.places import to_plain, with_text
 from memagent_graph.evidence.statements import leave_out
-from memagent_graph.graph.chunks import Cutter
 from memagent_graph.graph.state import add_usage, move, skip
 from memagent_graph.memory.items import NAMESPACE
 from memagent_graph.memory.version import make_fingerprint
 from memagent_graph.readers.base import Step, Update
 from memagent_graph.templates import plural
-from memagent_graph.text.chunks import cut_at_sentence
+from memagent_graph.text.chunks import Cutter, cut_at_sentence
 from memagent_graph.text.files import open_source
 
 if TYPE_CHECKING:
@@ -43,14 +42,7 @@ if TYPE_CHECKING:
 
     from memagent_graph.config import ReadingConfig
     from memagent_graph.evidence.places import Memory
-    from memagent_graph.graph.state import (
-        Document,
-        Fold,
-        LayerState,
-        Progress,
-        Scope,
-        Stopped,
-    )
+    from memagent_graph.graph.state import Document, Fold, LayerState, Progress, Scope, Stopped
     from memagent_graph.readers.base import Answer, Identity, Reader
     from memagent_graph.text.source import Source
     from memagent_graph.text.tokens import Tokenizer
@@ -383,9 +375,17 @@ class Reading:
             text = self.cut(text, budget, self.tokenizer)
         return with_text(text, memory), self.count(text), is_over
 
+    @property
+    def sizes(self) -> dict[str, Any]:
+        """How a source is cut: the arguments of `next_chunk`."""
+        config = self.config
+        own = {"chunk_tokens": config.chunk_tokens, "exact_cuts": config.exact_cuts}
+        return {"tokenizer": self.tokenizer, **own}
+
     def make_cutter(self, source: Source, questions: int) -> Cutter:
         """Return what cuts a document for so many questions."""
-        return Cutter(source, self.reader, self.config, self.tokenizer, questions)
+        most, model = self.config.pictures, getattr(self.reader, "model", None)
+        return Cutter(source, shared=questions, pictures=most, model=model, **self.sizes)
 
     def find_cutter(self, run: Run, fold: Fold) -> Cutter:
         """Return the run's cutter; a resumed run opens its document again, given or by its uri."""

@@ -39,10 +39,9 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
 
     from memagent_graph.evidence.places import Memory
-    from memagent_graph.graph.chunks import Cutter
     from memagent_graph.graph.reading import Advance, FoldStep, Reading, Run
     from memagent_graph.memory.atomic import Value
-    from memagent_graph.text.chunks import Chunk
+    from memagent_graph.text.chunks import Chunk, Cutter
 
 
 class Versions(Layer):

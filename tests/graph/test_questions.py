@@ -13,7 +13,7 @@ from langgraph.store.memory import InMemoryStore
 from memagent_graph import MemoryBank, ReadingConfig, create_memagent
 from memagent_graph.errors import ConfigurationError, ModelError, QuestionError
 from memagent_graph.evidence.places import Memory
-from memagent_graph.graph.chunks import Cutter
+from memagent_graph.text.chunks import Cutter
 from memagent_graph.text.source import TextSource
 from memagent_graph.text.tokens import EstimatingTokenizer
 
@@ -93,7 +93,7 @@ def test_a_chunk_that_is_being_cut_is_cut_by_nobody_else_however_many_are_cut_me
             return super().prefix(text, tokens)
 
     source = TextSource(numbered(900))
-    cutter = Cutter(source, Asked(), SMALL.model_copy(update={"chunk_tokens": 300}), Slow(), 3)
+    cutter = Cutter(source, shared=3, tokenizer=Slow(), chunk_tokens=300)
     with ThreadPoolExecutor(2) as pool:
         first = pool.submit(asyncio.run, cutter.chunk(0))
         assert entered.wait(60)

@@ -16,9 +16,8 @@ from langgraph.store.memory import InMemoryStore
 from memagent_graph import MemoryBank, ReadingConfig, create_memagent
 from memagent_graph.errors import ConfigurationError, ContextLengthError, ModelError
 from memagent_graph.evidence.places import Memory
-from memagent_graph.graph.chunks import cut_evenly
 from memagent_graph.graph.reading import Reading
-from memagent_graph.graph.segments import merge, merge_groups, most_merges
+from memagent_graph.graph.segments import cut_evenly, merge, merge_groups, most_merges
 from memagent_graph.readers.base import Answer, Identity, Merge, Reader, Update, Usage
 from memagent_graph.readers.chat import ChatReader
 from memagent_graph.testing import ScriptedChatModel
