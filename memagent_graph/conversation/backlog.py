@@ -25,7 +25,7 @@ from memagent_graph.conversation.thread import AnonymousUser, name_user
 from memagent_graph.conversation.user_memory import UserMemory
 from memagent_graph.errors import ConfigurationError
 from memagent_graph.memory.atomic import Namespace, atomic
-from memagent_graph.memory.circuit import StoreGuard, guard_of, store_seconds
+from memagent_graph.memory.circuit import StoreGuard, guard_of
 from memagent_graph.memory.items import check_namespace
 from memagent_graph.sync import at_exit, find_held_up_loop, find_loop, soon
 from memagent_graph.templates import plural
@@ -374,7 +374,11 @@ class UserMemories:
         self._here = InMemoryStore()
         self.ttl = ttl
         self._guarded = lru_cache(maxsize=1)(ReadOnlyStore)
-        make = partial(UserMemory, ttl=ttl, patience=store_seconds, **cast("Any", limits))
+        how = cast("Any", {**limits, "ttl": ttl})
+
+        def make(at: BaseStore, *of: Any) -> UserMemory:
+            return UserMemory(at, *of, patience=lambda: guard_of(at).seconds, **how)
+
         self._of = lru_cache(_MOST_RECENT)(make)
 
     def of(self, user: UserId, store: BaseStore | None) -> UserMemory:

@@ -17,9 +17,9 @@ from memagent_graph.errors import (
 from memagent_graph.graph.build import create_memagent
 from memagent_graph.graph.state import ReadingInput
 from memagent_graph.models.endpoint import ChatEndpoint
-from memagent_graph.models.resolve import resolve_model
 from memagent_graph.readers.base import Answer, Update, Usage
 from memagent_graph.readers.chat import ChatReader
+from memagent_graph.readers.resolve import resolve_model
 from memagent_graph.rl.recorder import ROLLOUT, TraceRecorder
 from memagent_graph.rl.traces import ListSink, LoadedTraces, RecordedCall, Rollout, join
 

@@ -10,8 +10,8 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from memagent_graph.errors import ConfigurationError, ContextLengthError, ModelError
 from memagent_graph.models import transformers as transformers_engine
-from memagent_graph.models.resolve import resolve_model
 from memagent_graph.models.transformers import ChatTransformers, DecodingRow, choose
+from memagent_graph.readers.resolve import resolve_model
 
 TEXT = topics["class"]
 
