@@ -13,7 +13,7 @@ from contextvars import Context
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from time import monotonic
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary, WeakSet
 
 from langgraph.store.base import BaseStore, PutOp
@@ -374,12 +374,10 @@ class UserMemories:
         self._here = InMemoryStore()
         self.ttl = ttl
         self._guarded = lru_cache(maxsize=1)(ReadOnlyStore)
-        how = cast("Any", {**limits, "ttl": ttl})
-
-        def make(at: BaseStore, *of: Any) -> UserMemory:
-            return UserMemory(at, *of, patience=lambda: guard_of(at).seconds, **how)
-
-        self._of = lru_cache(_MOST_RECENT)(make)
+        how: Any = {**limits, "ttl": ttl}
+        self._of = lru_cache(_MOST_RECENT)(
+            lambda at, *of: UserMemory(at, *of, patience=lambda: guard_of(at).seconds, **how)
+        )
 
     def of(self, user: UserId, store: BaseStore | None) -> UserMemory:
         """Return the memory of a user; `store` is the host graph's, used if there is no own one.
@@ -426,10 +424,8 @@ class UserMemories:
 
         own, personal = self.backlog(user, store).settle(ids, thread), self.of(user, store)
         kept, waiting = await personal.episodes.read_all()
-        for name, message in [
-            *((one.thread, as_message(one)) for one in waiting if goes(one)),
-            *own,
-        ]:
+        others = [(one.thread, as_message(one)) for one in waiting if goes(one)]
+        for name, message in [*others, *own]:
             await personal.record_said(name, message, redact)
         await change_proposals(
             personal, lambda one: one.without(ids) if thread in (None, one.thread) else one

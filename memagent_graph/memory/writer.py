@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, NamedTuple
 
 from memagent_graph.errors import BadRecordError
@@ -94,11 +95,15 @@ class VersionWriter:
 
     Attributes:
         fence: notices of forgotten documents.
+        leases: those of the folds.
+        since: when the reading began, ISO 8601, UTC.
         error: the error of the last write; None if it succeeded.
     """
 
     def __init__(self, records: Records) -> None:
         self.records, self.fence = records, Fence(records)
+        self.since = datetime.now(UTC).isoformat()
+        self.leases: list[Lease] = []
         self._waiting: list[_Waiting] = []
         self._counted = self._added = 0
         self._writing: asyncio.Task[None] | None = None
