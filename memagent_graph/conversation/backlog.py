@@ -21,12 +21,12 @@ from langgraph.store.memory import InMemoryStore
 
 from memagent_graph.conversation.messages import as_message
 from memagent_graph.conversation.proposal import change_proposals
-from memagent_graph.conversation.thread import AnonymousUser, name_user
+from memagent_graph.conversation.thread import AnonymousUser
 from memagent_graph.conversation.user_memory import UserMemory
 from memagent_graph.errors import ConfigurationError
 from memagent_graph.memory.atomic import Namespace, atomic
 from memagent_graph.memory.circuit import StoreGuard, guard_of
-from memagent_graph.memory.items import check_namespace
+from memagent_graph.memory.items import check_namespace, name_user
 from memagent_graph.sync import at_exit, find_held_up_loop, find_loop, soon
 from memagent_graph.templates import plural
 
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from memagent_graph.conversation.form import NotesForm
     from memagent_graph.conversation.messages import Redact
     from memagent_graph.conversation.prompt import Reminders
-    from memagent_graph.conversation.thread import UserId
+    from memagent_graph.memory.items import UserId
 
     FoldWaiting = Callable[[Sequence[BaseMessage], bool], Awaitable[Collection[str]]]
 

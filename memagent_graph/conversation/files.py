@@ -11,7 +11,7 @@ from langgraph.runtime import get_runtime
 from langgraph.store.memory import InMemoryStore
 
 from memagent_graph.conversation.proposal import propose_edit
-from memagent_graph.conversation.thread import Speakers, UserOf, access_of, name_user
+from memagent_graph.conversation.thread import Speakers, UserOf, access_of
 from memagent_graph.conversation.tools import find_turn
 from memagent_graph.errors import (
     ConfigurationError,
@@ -20,6 +20,7 @@ from memagent_graph.errors import (
     install_hint,
 )
 from memagent_graph.graph.build import create_memagent
+from memagent_graph.memory.items import name_user
 from memagent_graph.sync import wait_for
 
 with install_hint("MemoryBackend needs deepagents 0.7 or later: pip install deepagents"):

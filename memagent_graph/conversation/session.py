@@ -57,9 +57,10 @@ if TYPE_CHECKING:
 
     from memagent_graph.conversation.messages import Given, Redact
     from memagent_graph.conversation.proposal import Approve
-    from memagent_graph.conversation.thread import Access, KeptThread, UserId
+    from memagent_graph.conversation.thread import Access, KeptThread
     from memagent_graph.conversation.user_memory import UserMemory
     from memagent_graph.facts.rules import Facts
+    from memagent_graph.memory.items import UserId
     from memagent_graph.readers.base import Reader
     from memagent_graph.text.tokens import TokenizerLike
 

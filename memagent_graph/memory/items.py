@@ -21,9 +21,11 @@ it follows was thinned out.
 
 from __future__ import annotations
 
+import re
 from functools import partial
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from uuid import UUID
 
 from langgraph.store.base import GetOp, Item, ListNamespacesOp, MatchCondition, PutOp
 
@@ -66,6 +68,41 @@ def check_namespace(namespace: Sequence[str]) -> tuple[str, ...]:
         )
         raise ConfigurationError(message)
     return labels
+
+
+UserId: TypeAlias = str | int | UUID
+_PREFIX, _SUFFIX = "user-", "conversations"
+_ESCAPES = str.maketrans({char: f"%{ord(char):02X}" for char in "%.\0"})
+_ESCAPED = re.compile("%(25|2E|00)")
+
+
+def name_user(user: object) -> str:
+    """Return the id of a user as a text; raises `ConfigurationError` if it is empty or no id."""
+    if user is None or user == "":
+        raise ConfigurationError("The user is empty: give the id of the user.")
+    if not isinstance(user, str | int | UUID):
+        kind = type(user).__name__
+        message = f"The user is of type {kind}: give an id that is a str, an int or a UUID."
+        raise ConfigurationError(message)
+    return user if isinstance(user, str) else str(user)
+
+
+def place_of(user: UserId, namespace: Sequence[str]) -> tuple[str, ...]:
+    """Return the namespace of a user's memory.
+
+    LangGraph joins labels with periods, and refuses labels that are empty or have a NUL. The user
+    comes first, since in a cluster the first label determines the node.
+    """
+    label = _PREFIX + name_user(user).translate(_ESCAPES)
+    return (label, *namespace, _SUFFIX)
+
+
+def user_of(place: Sequence[str], namespace: Sequence[str]) -> str | None:
+    """Return the user of a namespace, the inverse of `place_of`; None if it is not a user's."""
+    label = place[0] if place else ""
+    if tuple(place[1:]) != (*namespace, _SUFFIX) or not label.startswith(_PREFIX):
+        return None
+    return _ESCAPED.sub(lambda found: chr(int(found[1], 16)), label[len(_PREFIX) :]) or None
 
 
 _MOST_NAMES = 10_000
