@@ -1,4 +1,4 @@
-"""The readings under way: each fold has a record, and whoever holds it reads.
+"""The readings under way: each fold has a record, and the process that holds it reads.
 
 Others who would read the same follow. Edits are noted there, for the fold to continue from.
 """

@@ -224,6 +224,15 @@ def test_two_memory_nodes_run_in_one_step():
     assert notes.load("ann") == other.load("ann") != ""
 
 
+def test_how_long_a_store_is_waited_for_is_read_when_it_is_first_used(monkeypatch):
+    memory = ConversationMemory(Keeper(), window=6, **AT_WINDOW)
+    memory.observe(chat(5), **WHO)
+
+    monkeypatch.setenv("MEMAGENT_STORE_SECONDS", "soon")
+
+    assert said(memory.load("ann")) == [*range(9)]
+
+
 def test_a_conversation_goes_on_when_the_store_is_away(caplog):
     store = Broken()
     store.away = True
