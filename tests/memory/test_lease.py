@@ -8,7 +8,7 @@ import pytest
 from langgraph.store.base import BaseStore, GetOp, PutOp
 
 from memagent_graph import MemoryBank
-from memagent_graph.memory import writer as module
+from memagent_graph.memory import lease as module
 from memagent_graph.memory.items import NAMESPACE, Records
 from memagent_graph.memory.lease import LAPSE, Lease, UnderWay, can_lease
 
