@@ -499,9 +499,11 @@ def test_a_client_that_sends_its_history_each_turn_is_folded_once(restarts, tmp_
     assert [notes.count(f"boat number {n}.") for n in range(5)] == [1] * 5
 
 
-def test_of_a_long_thread_that_begins_with_a_memory_nothing_is_left_out():
+@pytest.mark.parametrize("earlier", [0, 9])
+def test_of_many_messages_that_come_at_once_nothing_is_left_out(earlier):
     memory = ConversationMemory(config=ReadingConfig(memory_tokens=300))
     said = [HumanMessage(f"Box {number} holds key {7 * number}.") for number in range(2_100)]
+    said = memory.observe(said[:earlier], user="ann", thread="long") + said[earlier:]
 
     memory.observe(said, user="ann", thread="long")
 
