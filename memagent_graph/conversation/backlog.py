@@ -59,7 +59,7 @@ _MOST_USERS = 10_000
 _MOST_THREADS = 100
 """Threads of one user of which a process knows what it has seen."""
 _MOST_SEEN = 2_000
-"""Messages of one thread that a process knows, and lets wait, at most; the oldest go first."""
+"""Messages of one thread that a process knows; beyond that, the oldest go that do not wait."""
 _AGAIN = 1.0
 """Seconds after which messages are due again that their thread did not have yet."""
 _MOST_RECENT = 16
@@ -142,7 +142,8 @@ class Backlog:
             new = {it.id for it in found if it not in known}
             one.seen.update((it.id, (it, m)) for it, m in found.items() if it.id in new or not m)
             one.removed -= new
-            for gone in [*one.seen][1 : 1 + len(one.seen) - _MOST_SEEN]:  # the first begins it
+            done = [key for key, (_, message) in one.seen.items() if not message]
+            for gone in done[1 : 1 + len(one.seen) - _MOST_SEEN]:  # the first begins it
                 del one.seen[gone]
             one.fold = one.fold if one.waiting else None  # it holds the store
             idle = [name for name, other in self._threads.items() if not other.fold]

@@ -76,7 +76,7 @@ _MOST_WAYS = 1_000
 
 _REFUSED = (RefusalError, BadRequestError, EmptyReplyError)
 _NEWEST = 1_000
-"""Messages of a thread that a turn looks at besides the first, at most."""
+"""Messages that a turn looks at besides the first, and those before them that are new."""
 _MOST_NEW = 100
 """Messages that a turn lets others find, at most: earlier ones were found, or folded, before."""
 _REPLY = 60.0
@@ -308,7 +308,9 @@ class Talk:
         if self.silent:
             return
         own = self._own(messages)
-        own = own[:1] + own[1:][-_NEWEST:]
+        seen = self.backlog.list_seen(self.thread)
+        newest = range(len(own) - _NEWEST, 1, -1)
+        own = own[:1] + own[next((at for at in newest if own[at].id in seen), 1) :]
         if self.kept and self.kept.nested:  # its own state may still have what left the one above
             left = self.backlog.list_removed(self.thread).difference(self.kept.above)
             own = [message for message in own if message.id not in left]

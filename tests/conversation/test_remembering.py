@@ -499,6 +499,19 @@ def test_a_client_that_sends_its_history_each_turn_is_folded_once(restarts, tmp_
     assert [notes.count(f"boat number {n}.") for n in range(5)] == [1] * 5
 
 
+@pytest.mark.parametrize("earlier", [0, 9])
+def test_of_many_messages_that_come_at_once_nothing_is_left_out(earlier):
+    memory = ConversationMemory(config=ReadingConfig(memory_tokens=300))
+    said = [HumanMessage(f"Box {number} holds key {7 * number}.") for number in range(2_100)]
+    said = memory.observe(said[:earlier], user="ann", thread="long") + said[earlier:]
+
+    memory.observe(said, user="ann", thread="long")
+
+    assert memory.flush() == 0
+    (told,) = memory.prompt("ann", about="Which key does box 42 hold?")
+    assert "Box 42 holds key 294." in told.text
+
+
 @pytest.mark.parametrize("flushed", [True, False])
 def test_an_edited_message_corrects_notes_and_passages(flushed):
     memory = ConversationMemory("extractive", store=InMemoryStore(), **NEVER)
