@@ -509,7 +509,7 @@ def long_memory(number, tokens=1024):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("count", "chunk_tokens"), [(64, 5000), (16, 100)])
+@pytest.mark.parametrize(("count", "chunk_tokens"), [(24, 5000), (16, 100)])
 async def test_full_memories_are_merged_within_the_window(count, chunk_tokens):
     # Word for word: these replies are no notes on what they are given.
     config = ReadingConfig(

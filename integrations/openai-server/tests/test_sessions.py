@@ -72,15 +72,6 @@ def test_a_user_s_long_conversation_is_read_once_and_what_fits_is_left_alone(
     assert "memagent" not in (fits.model_extra or {})
 
 
-def test_the_same_question_about_the_same_text_is_not_read_again_by_anyone(behind, upstream, asked):
-    behind.ask(asked())
-    before = len(upstream.requests)
-
-    behind.ask(asked())
-
-    assert len(upstream.requests) - before == 1
-
-
 def test_a_memory_that_is_not_there_is_a_404(behind, asked):
     with pytest.raises(openai.NotFoundError, match="no such memory"):
         behind.ask(asked(), extra_body={"memagent": {"memory": "nothing"}})
