@@ -45,18 +45,6 @@ def test_a_follow_up_with_the_memory_s_id_reads_nothing_again(
     assert ("When does the vault open?" in told) == whole
 
 
-def test_a_session_of_any_length_goes_on_with_its_header(behind, upstream, asked):
-    client = behind.client(default_headers={"x-memagent-session": "monday"})
-    messages = asked()
-    for number in range(5):
-        before = len(upstream.requests)
-        completion = client.chat.completions.create(model="small", messages=messages)
-        question = {"role": "user", "content": f"Question {number}?"}
-        messages = follow_up(messages, completion, question)
-        assert number == 0 or len(upstream.requests) - before == 2
-        assert number == 0 or "Item 3 stands" not in prompts(upstream, before)
-
-
 def test_a_user_s_long_conversation_is_read_once_and_what_fits_is_left_alone(
     behind, upstream, asked
 ):
