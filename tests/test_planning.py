@@ -122,10 +122,3 @@ def test_a_plan_with_a_skim_has_all_that_may_be_read_and_what_is_if_the_answer_i
 
     assert (skimmed.calls, whole.calls_if_found) == (whole.calls + 1, None)
     assert out["usage"]["calls"] == skimmed.calls_if_found < 5
-
-
-def test_what_is_read_after_a_skim_is_read_in_a_row_within_the_budget():
-    several = plan(WHERE, LONG, SKIM.model_copy(update={"segments": 4}))
-
-    assert several.chain_calls > several.chunks
-    assert plan(WHERE, LONG, SKIM.model_copy(update={"max_calls": 10})).calls == 10

@@ -188,27 +188,6 @@ def test_the_host_draws_and_finds_the_reading_inside_the_node():
     assert [name for name, _ in graph.get_subgraphs()] == ["read"]
 
 
-def test_a_pause_inside_is_seen_edited_and_resumed_from_the_host(tmp_path):
-    file, node = str(tmp_path / "c.sqlite"), reading(interrupt_before=["overwrite_memory"])
-    with SqliteSaver.from_conn_string(file) as saver:
-        graph = host(node=node, checkpointer=saver)
-        graph.invoke(ASKED, THREAD)
-        graph.invoke(None, THREAD)
-        inner = graph.get_state(THREAD, subgraphs=True).tasks[0].state
-        assert inner.values["progress"]["step"] == 1
-        graph.update_state(inner.config, {"memory": "edited"})
-
-    with SqliteSaver.from_conn_string(file) as saver:
-        graph, steps = host(node=node, checkpointer=saver), 0
-        out = graph.invoke(None, THREAD)
-        while not out.get("finding"):
-            out = graph.invoke(None, THREAD)
-            steps += 1
-
-    assert out["finding"] != read_through()
-    assert 5 < steps < 60
-
-
 class Fanning(TypedDict, total=False):
     documents: list[Any]
     answers: Annotated[list[str], operator.add]

@@ -138,18 +138,6 @@ def test_with_a_store_each_question_has_its_version_and_is_not_read_again():
     assert [record["answer"] for record in out["answers"]] == [memory] * 3
 
 
-def test_max_calls_holds_for_all_questions_together():
-    reader = Asked()
-
-    out = ask(reader, QUESTIONS[:4], max_calls=14)
-
-    assert [record["stopped"] for record in out["answers"]] == ["max_calls"] * 4
-    assert len(reader.spans) + reader.answers <= 14
-    assert [record["usage"]["calls"] for record in out["answers"]] == [3] * 4
-    with pytest.raises(ConfigurationError, match="32 or more"):
-        ask(reader, QUESTIONS, max_calls=14)
-
-
 @pytest.mark.parametrize(
     ("asked", "error"),
     [
