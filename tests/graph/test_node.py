@@ -15,7 +15,7 @@ from pydantic import BaseModel
 from typing_extensions import TypedDict
 
 from memagent_graph import MemAgentNode, ReadingConfig, create_memagent
-from memagent_graph.errors import ConfigurationError
+from memagent_graph.errors import ConfigurationError, QuestionError
 
 SMALL = ReadingConfig(chunk_tokens=50)
 TEXT = numbered(60)
@@ -83,6 +83,13 @@ async def test_a_node_maps_the_keys_of_any_kind_of_state_sync_and_async(schema):
     assert sync["finding"] == sync["notes"] == from_async["finding"] == read_through()
 
 
+async def test_a_node_is_tested_alone_as_langgraph_tests_nodes():
+    node = host().nodes["read"]
+
+    assert node.invoke(ASKED)["finding"] == read_through()
+    assert (await node.ainvoke(ASKED))["finding"] == read_through()
+
+
 def test_values_are_taken_out_of_the_state_by_functions_too():
     node = reading(
         question=lambda state: state["query"].upper(),
@@ -137,6 +144,20 @@ class Named(TypedDict, total=False):
 
 class Thread(MessagesState, total=False):
     document: str
+
+
+@pytest.mark.parametrize("said", [[], [AIMessage("Hello.")]])
+def test_messages_without_one_of_a_human_are_refused_as_such(said):
+    graph = host(Thread, node=reading(question="messages", document="document", answer="messages"))
+
+    with pytest.raises(QuestionError, match="no human message"):
+        graph.invoke({"messages": said, "document": TEXT})
+
+
+def test_a_question_is_taken_from_messages_in_the_format_of_openai():
+    node = reading(question=lambda state: [{"role": "user", "content": state["query"]}])
+
+    assert host(node=node).invoke(ASKED)["finding"] == read_through()
 
 
 @pytest.mark.parametrize(("schema", "key"), [(Named, "talk"), (Thread, "messages")])

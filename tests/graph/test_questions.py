@@ -8,6 +8,7 @@ from threading import Event
 
 import pytest
 from fixed_readers import ChainReader, numbered, until_together
+from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.store.memory import InMemoryStore
 
 from memagent_graph import MemoryBank, ReadingConfig, create_memagent
@@ -136,6 +137,16 @@ def test_with_a_store_each_question_has_its_version_and_is_not_read_again():
     out = agent.invoke({"questions": QUESTIONS[:3], "version": versions[0]})
     memory = first["answers"][0]["memory"]
     assert [record["answer"] for record in out["answers"]] == [memory] * 3
+
+
+def test_several_questions_show_nothing_of_the_last_reading_of_their_thread():
+    agent = create_memagent(Asked(), config=SMALL, checkpointer=InMemorySaver())
+    thread = {"configurable": {"thread_id": "1"}}
+    agent.invoke({"question": "Who?", "document": TEXT}, thread)
+
+    out = agent.invoke({"questions": QUESTIONS[:2], "document": numbered(9)}, thread)
+
+    assert {name for name, value in out.items() if value is not None} == {"answers"}
 
 
 def test_max_calls_holds_for_all_questions_together():
