@@ -128,7 +128,7 @@ class MemAgentNode(RunnableCallable):
             channels = channels_of(config)
             if callable(answer):
                 return _with_update(answer(output), update, output["answer"], channels)
-            if _has_messages(answer, channels):
+            if answer == "messages" or getattr(channels.get(answer), "operator", 0) is add_messages:
                 return {**update, answer: [_message_of(output, run)]}
             return {**update, answer: output[result]}
 
@@ -237,7 +237,3 @@ def _question_of(value: Any) -> Any:
     if not said:
         raise QuestionError("The messages have no human message, whose text is the question.")
     return said[-1].text
-
-
-def _has_messages(key: str, channels: Mapping[str, object]) -> bool:
-    return key == "messages" or getattr(channels.get(key), "operator", None) is add_messages

@@ -285,10 +285,14 @@ _PATH_CHARACTERS = 1024  # longest text, in characters, that is looked up as the
 
 
 def _warn_of_path(text: str) -> None:
-    """Warn if a document is the name of a file: its text was perhaps meant."""
-    if len(text) <= _PATH_CHARACTERS and os.path.isfile(text):  # noqa: PTH113 - of any text
-        hint = f"to read the file, pass Path({text!r})."
-        message = f"The document is the text {text!r}, which is also the name of a file: {hint}"
+    """Warn if a document is the name of a file or an address: its text was perhaps meant."""
+    if len(text) > _PATH_CHARACTERS:
+        return
+    found = "a web address, and nothing is downloaded: save it as a file, and pass its Path."
+    if is_file := os.path.isfile(text):  # noqa: PTH113 - of any text
+        found = f"also the name of a file: to read the file, pass Path({text!r})."
+    if is_file or (_ADDRESS.match(text) and len(text.split()) == 1):
+        message = f"The document is the text {text!r}, which is {found}"
         # Not in the source's warnings: a client of a server could look for files with them.
         warnings.warn(message, UserWarning, stacklevel=2)
 
@@ -316,7 +320,9 @@ def _open(  # noqa: C901, PLR0912 - a list of kinds
     if isinstance(document, Document):
         about = document.metadata
         title = about.get("source") or about.get("title") or "document"
-        return TextSource(document.page_content, str(title), about)
+        source = TextSource(document.page_content, str(title), about)
+        source.id = document.id
+        return source
     if isinstance(document, Corpus):
         return document.open_sources()
     if hasattr(document, "read") and hasattr(document, "locate"):

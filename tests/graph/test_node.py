@@ -176,6 +176,13 @@ def test_a_question_is_taken_from_messages_and_the_answer_is_one_that_streams_on
     assert [e["question"] for e in events if e["event"] == "answer"] == ["Ann?"]
 
 
+def test_an_address_that_is_given_as_text_is_read_as_text_with_a_warning():
+    with pytest.warns(UserWarning, match="nothing is downloaded"):
+        out = host().invoke({"query": "?", "contract": "https://example.com/lease.pdf"})
+
+    assert out["finding"] == chain("", "https://example.com/lease.pdf")
+
+
 def test_text_that_is_the_name_of_a_file_is_read_as_text_with_a_warning(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("contract.txt").write_text("Ann signed.")
