@@ -98,7 +98,7 @@ def failure(address: str, error: Exception) -> StoreError:
     """Return our error for one of `ERRORS`."""
     reason = str(error).rstrip(".")
     if isinstance(error, exceptions.AuthenticationError):
-        return StoreError(
+        return StoreRefusedError(
             f"Redis at {address} refused the user name or password: {reason}. "
             "Put them into the URL, percent-encoded: redis://user:password@host:6379/0."
         )
