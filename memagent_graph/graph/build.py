@@ -314,18 +314,16 @@ def _subgraph_node(
     def sync(state: Any, config: RunnableConfig, runtime: Runtime[Run]) -> Changes:
         config = {**config, "recursion_limit": NO_LIMIT}
         try:
-            output = graph.invoke(state, config, context=runtime.context)
+            return record(state, graph.invoke(state, config, context=runtime.context), None)
         except MemAgentError as error:
             return record(state, {}, error)
-        return record(state, output, None)
 
     async def from_async(state: Any, config: RunnableConfig, runtime: Runtime[Run]) -> Changes:
         config = {**config, "recursion_limit": NO_LIMIT}
         try:
-            output = await graph.ainvoke(state, config, context=runtime.context)
+            return record(state, await graph.ainvoke(state, config, context=runtime.context), None)
         except MemAgentError as error:
             return record(state, {}, error)
-        return record(state, output, None)
 
     return RunnableCallable(sync, from_async, name=name, trace=False)
 

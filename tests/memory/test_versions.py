@@ -91,6 +91,17 @@ def test_another_question_budget_or_reader_resumes_nothing(other):
     assert out["answer"] == alone["answer"]
 
 
+def test_from_one_version_each_question_is_read_for_by_itself():
+    store = InMemoryStore()
+    read(store, numbered(20), memory_name="diary")
+    MemoryBank(store).branch("diary", "other")
+
+    _, first = read(store, question="Which?", memory_name="diary")
+    _, second = read(store, question="Why?", memory_name="other")
+
+    assert second.spans == first.spans != []
+
+
 def test_memories_of_a_model_that_samples_are_reused():
     model = ScriptedChatModel(*(f"Reply {number}." for number in range(99)))
     agent = create_memagent(model, config=SMALL, store=InMemoryStore())
