@@ -127,8 +127,7 @@ class Lineage:
         """Yield for each chunk the first id of a segment that begins there."""
         for start, (digest, _) in cutter.origins.items():
             known = _from(self._reading.fingerprint, self.origin(cutter, start))
-            root = root_id(self.question, known)
-            yield child_id(root, digest, root)
+            yield child_id(root := root_id(self.question, known), digest, root)
 
     def origin(self, cutter: Cutter, start: int) -> str:
         """Return what a segment is known by: its place, if what it skips is not in its ids."""
