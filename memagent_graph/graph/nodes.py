@@ -116,7 +116,7 @@ async def open_document(at: Visit) -> Changes:
         done["folds"] = left
     if several:
         stale = state.keys() & Answered.__annotations__.keys() - ReadingInput.__annotations__.keys()
-        return {**dict.fromkeys(stale), **done, "source": source, "scope": scope}
+        return {**dict.fromkeys(stale), **done, "layers": {}, "source": source, "scope": scope}
     begun = await _begin(at, begin_fold(questions[0], source, scope), stored, name)
     if "folds" in begun:
         begun["folds"] = left | begun["folds"]

@@ -15,6 +15,7 @@ from memagent_graph import MemoryBank, ReadingConfig, create_memagent
 from memagent_graph.errors import ConfigurationError, ModelError, QuestionError
 from memagent_graph.evidence.places import Memory
 from memagent_graph.graph.chunks import Cutter
+from memagent_graph.graph.lineage import versions_in
 from memagent_graph.text.source import TextSource
 from memagent_graph.text.tokens import EstimatingTokenizer
 
@@ -140,13 +141,15 @@ def test_with_a_store_each_question_has_its_version_and_is_not_read_again():
 
 
 def test_several_questions_show_nothing_of_the_last_reading_of_their_thread():
-    agent = create_memagent(Asked(), config=SMALL, checkpointer=InMemorySaver())
-    thread = {"configurable": {"thread_id": "1"}}
+    saver, thread = InMemorySaver(), {"configurable": {"thread_id": "1"}}
+    agent = create_memagent(Asked(), config=SMALL, checkpointer=saver, store=InMemoryStore())
     agent.invoke({"question": "Who?", "document": TEXT}, thread)
+    kept = versions_in(saver)
 
     out = agent.invoke({"questions": QUESTIONS[:2], "document": numbered(9)}, thread)
 
     assert {name for name, value in out.items() if value is not None} == {"answers"}
+    assert {one.id for one in kept} < {one.id for one in versions_in(saver)}
 
 
 def test_max_calls_holds_for_all_questions_together():
