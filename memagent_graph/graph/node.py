@@ -112,14 +112,11 @@ class MemAgentNode(RunnableCallable):
                     raise _no_key(argument, key, state, channels)  # it would be dropped
             asked = _question_of(_value(state, "question", question, channels))
             text = _value(state, "document", document, channels)
-            runtime = runtime_of(config) or Runtime()  # without a graph, as tests call a node
-            info = runtime.execution_info
-            task = info.task_id if info else ""
-            run = Run(document=text, write=runtime.stream_writer, task=task, host=config)
-            return {"question": asked}, run
+            host = runtime_of(config) or Runtime()  # without a graph, as tests call a node
+            task = host.execution_info.task_id if host.execution_info else ""
+            return {"question": asked}, Run(text, write=host.stream_writer, task=task, host=config)
 
-        shaped = options.get("response_format") is not None
-        result = "structured_response" if shaped else "answer"
+        result = "answer" if options.get("response_format") is None else "structured_response"
 
         def update_of(
             output: dict[str, Any], run: Run, config: RunnableConfig
