@@ -120,13 +120,13 @@ class Lineage:
 
     def child(self, parent: str, chunk: Chunk) -> str:
         """Return the id after a chunk that is read from `parent`."""
-        return child_id(parent, chunk.digest, self.fingerprint)
+        return child_id(parent, chunk.digest, self.root)  # the parent may be of another question
 
     def _first_of_each(self, cutter: Cutter) -> Iterator[str]:
         """Yield for each chunk the first id of a segment that begins there."""
         for start, (digest, _) in cutter.origins.items():
-            fingerprint = _from(self._reading.fingerprint, self.origin(cutter, start))
-            yield child_id(root_id(self.question, fingerprint), digest, fingerprint)
+            known = _from(self._reading.fingerprint, self.origin(cutter, start))
+            yield child_id(root := root_id(self.question, known), digest, root)
 
     def origin(self, cutter: Cutter, start: int) -> str:
         """Return what a segment is known by: its place, if what it skips is not in its ids."""

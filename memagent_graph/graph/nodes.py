@@ -47,9 +47,11 @@ from memagent_graph.graph.segments import (
     updates_each,
 )
 from memagent_graph.graph.state import (
+    Answered,
     Changes,
     Document,
     Fold,
+    ReadingInput,
     ReadingState,
     add_usage,
     begin_fold,
@@ -115,7 +117,8 @@ async def open_document(at: Visit) -> Changes:
     if left := dict.fromkeys(state.get("folds", ())):  # from an interrupted run
         done["folds"] = left
     if several:
-        return {**done, "source": source, "scope": scope}
+        stale = state.keys() & Answered.__annotations__.keys() - ReadingInput.__annotations__.keys()
+        return {**dict.fromkeys(stale), **done, "layers": {}, "source": source, "scope": scope}
     begun = await _begin(at, begin_fold(questions[0], source, scope), stored, name)
     if "folds" in begun:
         begun["folds"] = left | begun["folds"]

@@ -100,7 +100,9 @@ class Chain:
         self._whole = whole
         self.at: MemoryVersion | None = None
         reuses = run.config.get("configurable", {}).get("memagent_reuse", True)
-        reuses, above = reading.config.reuse and reuses, None if whole is None else whole.lineage
+        made, above = version_of(fold), None if whole is None else whole.lineage
+        # The question of a resumed run may have been changed: its notes so far are another's.
+        reuses &= reading.config.reuse and (made is None or made.question == fold["question"])
         if whole is None:
             self.bank: MemoryBank = MemoryBank(
                 run.store,

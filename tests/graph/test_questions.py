@@ -8,11 +8,13 @@ from threading import Event
 
 import pytest
 from fixed_readers import ChainReader, numbered, until_together
+from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.store.memory import InMemoryStore
 
 from memagent_graph import MemoryBank, ReadingConfig, create_memagent
 from memagent_graph.errors import ConfigurationError, ModelError, QuestionError
 from memagent_graph.evidence.places import Memory
+from memagent_graph.graph.lineage import versions_in
 from memagent_graph.text.chunks import Cutter
 from memagent_graph.text.source import TextSource
 from memagent_graph.text.tokens import EstimatingTokenizer
@@ -136,6 +138,18 @@ def test_with_a_store_each_question_has_its_version_and_is_not_read_again():
     out = agent.invoke({"questions": QUESTIONS[:3], "version": versions[0]})
     memory = first["answers"][0]["memory"]
     assert [record["answer"] for record in out["answers"]] == [memory] * 3
+
+
+def test_several_questions_show_nothing_of_the_last_reading_of_their_thread():
+    saver, thread = InMemorySaver(), {"configurable": {"thread_id": "1"}}
+    agent = create_memagent(Asked(), config=SMALL, checkpointer=saver, store=InMemoryStore())
+    agent.invoke({"question": "Who?", "document": TEXT}, thread)
+    kept = versions_in(saver)
+
+    out = agent.invoke({"questions": QUESTIONS[:2], "document": numbered(9)}, thread)
+
+    assert {name for name, value in out.items() if value is not None} == {"answers"}
+    assert {one.id for one in kept} < {one.id for one in versions_in(saver)}
 
 
 @pytest.mark.parametrize(

@@ -97,7 +97,7 @@ def failure(address: str, error: Exception) -> StoreError:
     """Return our error for one of `ERRORS`."""
     reason = str(error).rstrip(".")
     if isinstance(error, exceptions.AuthenticationError):
-        return StoreError(
+        return StoreRefusedError(
             f"Redis at {address} refused the user name or password: {reason}. "
             "Put them into the URL, percent-encoded: redis://user:password@host:6379/0."
         )
@@ -249,9 +249,10 @@ class OwnClients:
 
     def _pause_after(self, error: Exception, tries: int) -> float:
         """Return the seconds to wait before the next try; raise the error to give up."""
+        refused = isinstance(error, redis.AuthenticationError)  # for redis-py, one of connecting
         if is_busy(error):
             most = _BUSY_REPEATS
-        elif isinstance(error, self._repeats.passing):
+        elif isinstance(error, self._repeats.passing) and not refused:
             most = self._repeats.known if self._answered else self._repeats.unknown
         else:
             most = 0
