@@ -202,6 +202,7 @@ _FORMULA |= dict.fromkeys((b"moMath", b"moMathPara", b"mrad", b"msSub", b"msSubS
 _FORMULA |= {b"mden": b"/", b"msSup": b"", b"msub": b"", b"msup": b"", b"column": b"\\par "}
 """Words before parts of formulas, which the library leaves out, and what stands for them."""
 _LEVEL = {b"nosupersub", b"plain"}
+_MOST_LEVELS = 8  # levels of raised numbers within raised ones
 _SHOWN = {b"object", b"pntext", b"result", b"upr"}
 """Words that begin what is shown, and that the library leaves out."""
 _SETTINGS = {b"cs", b"ds", b"s", b"ts", *_FORMULA}
@@ -255,7 +256,9 @@ def _prepare_rtf(content: bytes, written: Mapping[str, str]) -> bytes:  # noqa: 
         elif word in _SHOWN:
             continue
         elif word in _RAISING or word in _FORMULA:
-            now = b"" if number == b"0" else _RAISING.get(word, script[0]), script[1]
+            outer = around[-1][1][0][:_MOST_LEVELS] if around else b""
+            raised = outer + _RAISING[word] if word in _RAISING else script[0]
+            now = b"" if number == b"0" else raised, script[1]
             piece = _FORMULA.get(word, piece)
         elif word in {b"strike", b"striked"}:
             now = script[0], b"" if number == b"0" else b"\x13"
@@ -266,9 +269,9 @@ def _prepare_rtf(content: bytes, written: Mapping[str, str]) -> bytes:  # noqa: 
         elif deleted and (word is None or word == b"u" or word.decode() in written):
             continue
         is_begun = piece == b"{" or (is_begun and not piece.strip())
-        changes = [(old, new) for old, new in zip(script, now, strict=True) if old != new]
-        kept += [*(bytes([old[0] + 1]) for old, _ in changes if old), piece]
-        kept += [new for _, new in changes]
+        old, new = (struck + raised for raised, struck in (script, now))
+        same = len(posixpath.commonprefix([old, new]))
+        kept += [bytes(sign + 1 for sign in reversed(old[same:])), piece, new[same:]]
         script = now
     return _HIGH.sub(lambda found: b"\\'%02x" % found[0][0], b"".join(kept))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import posixpath
 import re
 from base64 import b64decode
-from collections import defaultdict
+from collections import Counter, defaultdict
 from contextlib import suppress
 from hashlib import sha256
 from html import escape
@@ -28,6 +28,7 @@ summary ul"""
 _BLOCKS = {*_BLOCK_NAMES.split()}
 _LEFT_OUT = {"head", "script", "style", "template", "#comment", "-comment"}
 _LEFT_OUT |= {"rp", "annotation", "annotation-xml"}  # brackets, and a formula once more
+_LEFT_OUT |= {"mphantom"}  # space as wide as a formula
 _DEEPEST = 150  # depth of elements that are laid out; what is nested deeper is read as running text
 
 
@@ -82,12 +83,13 @@ class WebPage:
         self._styles: defaultdict[tuple[int, str], dict[str, str]] = defaultdict(dict)
         self._counters = dict[str, tuple[int, ...]]()  # those of outer elements first
         self._outer = dict[str, int]()  # how many of them are of outer elements
+        self._beside, self._place = dict[int, Counter[str]](), place
+        self._linked = set[str]()
         for found in self.root.css("style, link[rel~=stylesheet]"):
             if found.tag == "style":
-                self._apply(found.text())
-            elif place is not None:
-                part = _join(place[1], unquote(found.attributes.get("href") or ""))
-                self._apply(decode(place[0].read(part) or b""))
+                self._apply(found.text(), place[1] if place else "")
+            else:
+                self._link(place[1] if place else "", found.attributes.get("href") or "")
 
     def write(self) -> str:
         """Return the page as Markdown."""
@@ -95,8 +97,17 @@ class WebPage:
         lines = "\n".join(line.rstrip() for line in laid_out.split("\n"))
         return _EMPTY_LINES.sub("\n\n", lines).strip()
 
-    def _apply(self, sheet: str) -> None:
-        for rule in _REMARK.sub("", sheet).split("}"):
+    def _link(self, base: str, address: str) -> None:
+        part = _join(base, unquote(address))
+        if self._place is not None and part not in self._linked:
+            self._linked.add(part)
+            self._apply(decode(self._place[0].read(part) or b""), part)
+
+    def _apply(self, sheet: str, base: str) -> None:
+        sheet = _REMARK.sub("", sheet)
+        for address in _IMPORT.findall(sheet):
+            self._link(base, address)
+        for rule in sheet.split("}"):
             selectors, _, declared = rule.rpartition("{")
             selectors = _BEFORE.split(selectors)[-1].strip() if _SHOWN.search(declared) else ""
             for selector in selectors.split(",") if _PART.search(selectors) else [selectors]:
@@ -149,7 +160,7 @@ class WebPage:
         if tag == "-text":
             text = node.text_content or ""
             return text if self._is_pre else _SPACES.sub(" ", text.replace("\xad", ""))
-        if tag is None or tag in _LEFT_OUT:
+        if tag is None or tag in _LEFT_OUT or self._repeats(node):
             return ""
         if tag == "br":
             return "\n"
@@ -183,6 +194,17 @@ class WebPage:
         inner = self._lay_out(node, depth + 1)
         return self._write_element(node, inner, style, mark)
 
+    def _repeats(self, node: Any) -> bool:
+        """Whether what a page hides from screen readers is said beside it, as of a formula."""
+        if node.attributes.get("aria-hidden") != "true" or not (own := _words_of(node)):
+            return False
+        if (parent := node.parent).mem_id not in self._beside:
+            shown = (at for at in parent.iter() if at.attributes.get("aria-hidden") != "true")
+            words = sum(map(_words_of, shown), Counter[str]())
+            unshown = (at for at in parent.css("script, style, template"))
+            self._beside[parent.mem_id] = words - sum(map(_words_of, unshown), Counter[str]())
+        return own <= self._beside[parent.mem_id]
+
     def _lay_out_formula(self, node: Any, depth: int) -> str:
         tag, attributes = node.tag, node.attributes
         parts = [self._lay_out_child(at, depth) for at in node.iter()]
@@ -200,7 +222,7 @@ class WebPage:
     def _write_element(self, node: Any, inner: str, style: dict[str, str], mark: str) -> str:
         tag, attributes = node.tag, node.attributes
         lines = f"{style.get('text-decoration')} {style.get('text-decoration-line')}"
-        if tag in _STRUCK or "line-through" in lines:
+        if tag in _STRUCK or "line-through" in lines or "strike" in attributes.get("notation", ""):
             inner = notation.strike_text(inner)
         where = (_HEIGHT.match(style.get(name, "")) for name in _RAISED_BY)
         if height := next(filter(None, where), _HEIGHT.match(tag)):
@@ -246,11 +268,13 @@ class WebPage:
         number = notation.as_integer(item.attributes.get("value"), following)
         self._numbers[of_list.mem_id], self._counters["list-item"] = number, (number,)
         kind = item.attributes.get("type") or attributes.get("type") or ""
-        styles = (_list_style(self._style_of(node)) for node in (item, of_list))
-        style = next(filter(None, styles), notation.STYLES.get(kind, ""))
+        said = (self._style_of(node).get("list-style-type", "") for node in (item, of_list))
+        named = next((one for one in said if one[:1] in _QUOTES or one in _CSS), "")
+        style = _CSS.get(named, notation.STYLES.get(kind, ""))
         style = style or ("decimal" if of_list.tag == "ol" else "disc")
         is_marked = style in {"disc", "none"}
         mark = "- " if is_marked else f"{notation.in_style(number, style)}. "
+        mark = f"{named[1:-1].strip()} " if named[1:-1].strip() and named[0] in _QUOTES else mark
         own = style == "none" and (item.mem_id, "before") in self._styles
         return self._write_part(item, "marker") or mark * (not own)
 
@@ -272,6 +296,7 @@ _SHOWN = re.compile(
 )
 """What style sheets say that changes numbers or words; pages have thousands of other rules."""
 _BEFORE = re.compile("[{;]")
+_IMPORT = re.compile(r"@import\s{1,9}(?:url\(\s{0,9})?[\"']?([^\"')\s;]{1,999})")
 _PART = re.compile(r"::?(before|after|marker)\b")
 _COUNTER = re.compile(r"([\w-]++)(?: {1,9}(-?\d{1,9}))?")
 _CONTENT = re.compile(
@@ -292,8 +317,18 @@ _AROUND |= dict.fromkeys(_SPACED.split(), " ")
 
 def _properties(declared: str) -> dict[str, str]:
     pairs = (one.partition(":") for one in declared.replace("!important", "").split(";"))
-    found = {name.strip().lower(): value.strip() for name, _, value in pairs}
-    return {name: it if name == "content" else it.lower() for name, it in found.items()}
+    found = {}
+    for name, value in ((name.strip().lower(), value.strip()) for name, _, value in pairs):
+        found[name] = value if {*value} & _QUOTES else value.lower()
+        if name == "list-style":
+            kinds = (kind[1] for kind in _LIST_STYLE.finditer(found[name]))
+            found["list-style-type"] = next(filter(None, kinds), "disc")
+    return found
+
+
+_QUOTES = {'"', "'"}
+_LIST_STYLE = re.compile(r"url\([^)]{0,999}\)|inside|outside|(\"[^\"]*+\"|'[^']*+'|[\w-]++)")
+"""What stands in a style of a list: a picture, a place, or a text or the name of its numbers."""
 
 
 _RAISED_BY = ("vertical-align", "mso-text-raise", "font-variant-position")
@@ -305,9 +340,17 @@ _CSS |= {"none": "none", "decimal": "decimal", "decimal-leading-zero": "decimalZ
 _CSS |= {"circle": "disc", "disc": "disc", "square": "disc"}
 
 
-def _list_style(style: dict[str, str]) -> str:
-    said = f"{style.get('list-style', '')} {style.get('list-style-type', '')}".split()
-    return next((_CSS[one] for one in reversed(said) if one in _CSS), "")
+_WORD = re.compile(r"\w+")
+
+
+def count_words(text: str) -> Counter[str]:
+    """Return the words and numbers of a text, in lower case, with how often it has them."""
+    return Counter(_WORD.findall(text.lower()))
+
+
+def _words_of(node: Any) -> Counter[str]:
+    said = node.text_content if node.tag == "-text" else node.text(separator=" ")
+    return count_words(f"{said or ''} {node.attributes.get('alt') or ''}")
 
 
 _DATA_URL = re.compile(r"data:image/[\w.+-]{1,40};base64,([A-Za-z0-9+/=\s%]{1,44000000})")

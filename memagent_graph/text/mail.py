@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import codecs
 import re
-from collections import Counter
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from email import message_from_string, policy
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from memagent_graph.text.charset import decode, widen
 from memagent_graph.text.formats import FORMATS, Attachment, convert_within, write_attachments
-from memagent_graph.text.html import WebPage
+from memagent_graph.text.html import WebPage, count_words
 from memagent_graph.text.source import Converted, warn_of
 
 if TYPE_CHECKING:
@@ -80,7 +79,10 @@ def _read_parts(part: Any, attached: list[Attachment]) -> list[str]:
             return [part.get_payload()]
         found = ("\n\n".join(_read_parts(inner, attached)).strip() for inner in part.iter_parts())
         texts = [*filter(None, found)]
-        return _choose_forms(texts) if kind == "multipart/alternative" else texts
+        texts = _choose_forms(texts) if kind == "multipart/alternative" else texts
+        around = ((said or "").strip() for said in (part.preamble, part.epilogue))
+        before, behind = ([said] * bool(said) for said in around)
+        return [*before, *texts, *behind]
     if kind in _WORDLESS:
         return []
     if not kind.startswith("text/") or name or part.is_attachment() or kind == "text/rtf":
@@ -91,12 +93,9 @@ def _read_parts(part: Any, attached: list[Attachment]) -> list[str]:
     return [WebPage(text).write() if kind.endswith("html") else text]
 
 
-_WORDS = re.compile(r"\w+")
-
-
 def _choose_forms(forms: Sequence[str]) -> list[str]:
     """Return forms of one text without those all of whose words an earlier or longer one has."""
-    words = [Counter(_WORDS.findall(form.lower())) for form in forms]
+    words = [count_words(form) for form in forms]
     before = [any(own <= other for other in words[:at]) for at, own in enumerate(words)]
     behind = [any(own < other for other in words[at + 1 :]) for at, own in enumerate(words)]
     return [form for at, form in enumerate(forms) if not (before[at] or behind[at])]

@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from contextlib import suppress
+from functools import cache
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
-from openpyxl.styles.numbers import is_date_format
-from openpyxl.utils.datetime import from_excel
+from openpyxl.styles.numbers import is_date_format, is_timedelta_format
+from openpyxl.utils.datetime import WINDOWS_EPOCH, from_excel
 
 from memagent_graph.pictures import write_mark
 from memagent_graph.text import notation
@@ -20,25 +21,38 @@ from memagent_graph.text.source import Converted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+    from datetime import datetime
 
     from memagent_graph.text.package import Element
 
-_FORMULAS = {"d", "eqArr", "f", "func", "limLow", "limUpp", "m", "nary", "oMathPara", "rad"}
-_FORMULAS |= {"sPre", "sSub", "sSubSup", "sSup"}  # with parts above each other
+_FORMULAS = {"acc", "bar", "borderBox", "d", "eqArr", "f", "func", "groupChr", "limLow", "limUpp"}
+_FORMULAS |= {"m", "nary", "oMathPara", "phant", "rad", "sPre", "sSub", "sSubSup", "sSup"}
+_STRIKES = [f"{{*}}strike{line}" for line in ("H", "V", "BLTR", "TLBR")]
+_ACCENTS = {"acc": "^", "bar": "_", "groupChr": "\u23df"}
 
 
 def _read_formula(element: Element, inline: Callable[[Element], Iterable[str]]) -> str:
     name, settings = local(element), child(element, f"{local(element)}Pr")
-    rows = [part if name == "m" else [part] for part in element if part is not settings]
+    inner = [part for part in element if part is not settings]
+    rows = [part if name == "m" else [part] for part in inner]
     parts = [" ".join("".join(inline(cell)) for cell in row) for row in rows]
     if name == "d":
         signs = (("begChr", "("), ("sepChr", "|"), ("endChr", ")"))
         begin, between, end = (get(child(settings, key), "val", usual) for key, usual in signs)
         return f"{begin}{between.join(parts)}{end}"
     if name == "nary":
-        *bounds, inner = ["", "", *parts][-3:]
-        sign = get(child(settings, "chr"), "val", "\u222b")
-        return f"{notation.write_formula('sSubSup', [sign, *bounds])} {inner}"
+        said = {"sub": "", "sup": "", "e": "", **dict(zip(map(local, inner), parts, strict=True))}
+        bounded = [get(child(settings, "chr"), "val", "\u222b"), said["sub"], said["sup"]]
+        return f"{notation.write_formula('sSubSup', bounded)} {said['e']}"
+    if name in _ACCENTS:
+        is_line = name == "bar" and value_of(settings, "pos") == "top"
+        usual = "\u203e" if is_line else _ACCENTS[name]
+        parts.append(get(child(settings, "chr"), "val", usual))
+        name = "acc"
+    if name in {"borderBox", "phant"}:
+        is_struck = next(element.iter(*_STRIKES), None) is not None
+        shown = "".join(parts) * (value_of(settings, "show") not in OFF)
+        return notation.strike_text(shown) if is_struck else shown
     return notation.write_formula("noBar" if value_of(settings, "type") == "noBar" else name, parts)
 
 
@@ -48,17 +62,25 @@ def _points(part: Element) -> list[str]:
     for point in part.iter("{*}pt"):
         value = child(point, "v")
         said = point if value is None else value
-        found[get_integer(point, "idx", len(found))] = _write_day(said.text or "", number_format)
+        own = get(point, "formatCode") or number_format
+        found[get_integer(point, "idx", len(found))] = show_number(said.text or "", own)
     if not found:
         return [value.text for value in part.iter("{*}v") if value.text]
     return [found.get(at, "") for at in range(min(max(found) + 1, notation.MOST_REPEATED))]
 
 
-def _write_day(text: str, number_format: str) -> str:
-    with suppress(OverflowError, ValueError):
-        if is_date_format(number_format):
-            return str(from_excel(float(text))).removesuffix(" 00:00:00")
+def show_number(text: str, number_format: str, epoch: datetime = WINDOWS_EPOCH) -> str:
+    """Return a number of a cell or chart as its format shows it; other text as it is."""
+    with suppress(ArithmeticError, ValueError):  # no number, or one that no format shows
+        number = float(text) if {*text} & set(".eE") else int(text)
+        if number_format and _is_date(number_format):
+            day = from_excel(number, epoch, _is_span(number_format))
+            return notation.show_value(day, number_format)
+        return notation.show_value(number, number_format) if number_format else text
     return text
+
+
+_is_date, _is_span = cache(is_date_format), cache(is_timedelta_format)
 
 
 SIGNS = {"noBreakHyphen": "-", "ptab": "\t", "s": " ", "tab": "\t"}

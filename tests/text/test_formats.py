@@ -45,8 +45,7 @@ from memagent_graph.errors import UnreadableSourceError
 from memagent_graph.text.files import open_source
 from memagent_graph.text.formats import convert
 from memagent_graph.text.mail import read_outlook_storage
-from memagent_graph.text.notation import in_style
-from memagent_graph.text.sheets import show
+from memagent_graph.text.notation import in_style, show_value
 
 OUTSIDE = ' TargetMode="External"'
 MATH = "http://schemas.openxmlformats.org/officeDocument/2006/math"
@@ -363,6 +362,27 @@ class TestWord:
 
         assert text == "| a | b |\n| --- | --- |\n|  | 1 |\n\nP(1|2)1^2√1, 1¦2 1/2[1 2]"
 
+    @pytest.mark.parametrize(
+        ("name", "settings", "parts", "text"),
+        [
+            ("acc", "", "x", "x\u0302"),
+            ("acc", '<m:chr m:val="\u20d7"/>', "AB", "(AB)\u20d7"),
+            ("bar", '<m:pos m:val="top"/>', "x", "x\u0305"),
+            ("groupChr", "", "a+b", "(a+b)\u23df"),
+            ("nary", '<m:chr m:val="∑"/>', {"sub": "i", "e": "5"}, "∑_i 5"),
+            ("borderBox", "<m:strikeH/>", "7", "~~7~~"),
+            ("phant", '<m:show m:val="0"/>', "7", ""),
+            ("rad", "", {"deg": "3", "e": "8"}, "∛8"),
+        ],
+    )
+    def test_the_signs_around_a_formula_are_read(self, tmp_path, name, settings, parts, text):
+        of = parts if isinstance(parts, dict) else {"e": parts}
+        inner = "".join(f"<m:{key}><m:t>{said}</m:t></m:{key}>" for key, said in of.items())
+        whole = f"<m:{name}><m:{name}Pr>{settings}</m:{name}Pr>{inner}</m:{name}>"
+        body = f'<w:p><m:oMath xmlns:m="{MATH}">{whole}</m:oMath></w:p>'
+
+        assert read(write_docx(tmp_path / "a.docx", body)).text == text
+
 
 PARTS_OF = (
     f'<Relationships xmlns="{PACKAGE}/relationships">'
@@ -510,9 +530,10 @@ def test_a_chart_has_categories_within_categories_and_days(tmp_path):
     levels = (points((0, "Kiel"), (1, "Husum"), (2, "Bonn")), points((0, "North"), (2, "South")))
     nested = "".join(f"<c:lvl>{level}</c:lvl>" for level in levels)
     days = f"<c:formatCode>yyyy\\-mm\\-dd</c:formatCode>{points((0, '45292.0'))}"
+    share = f"<c:formatCode>0%</c:formatCode>{points((0, 0.25))}"
     series = (
         f"<c:ser><c:cat>{nested}</c:cat><c:val>{points((0, 1), (1, 2), (2, 3))}</c:val></c:ser>"
-        f"<c:ser><c:cat>{days}</c:cat><c:val>{points((0, 4))}</c:val></c:ser>"
+        f"<c:ser><c:cat>{days}</c:cat><c:val>{share}</c:val></c:ser>"
     )
     parts = [("c.xml", f'<c:chartSpace xmlns:c="c">{series}</c:chartSpace>')]
     frame = '<p:graphicFrame><c:chart xmlns:c="c" r:id="r0"/></p:graphicFrame>'
@@ -520,7 +541,7 @@ def test_a_chart_has_categories_within_categories_and_days(tmp_path):
     text = read(write_slides(tmp_path / "a.pptx", frame, [("chart", "c.xml")], parts)).text
 
     assert re.sub("[| -]+", " ", text.split("\n\n")[1]).split("\n") == [
-        *(" Kiel Husum Bonn ", " ", " North South ", " 1 2 3 ", " 2024 01 01 ", " 4 "),
+        *(" Kiel Husum Bonn ", " ", " North South ", " 1 2 3 ", " 2024 01 01 ", " 25% "),
     ]
 
 
@@ -568,7 +589,7 @@ class TestSheets:
         ],
     )
     def test_a_value_is_shown_by_its_format(self, value, number_format, shown):
-        assert show(value, number_format) == shown
+        assert show_value(value, number_format) == shown
 
     def test_cells_comments_and_formulas_are_as_they_are_shown(self, tmp_path):
         book = Workbook()
@@ -842,6 +863,7 @@ def test_lists_and_headings_of_an_opendocument_have_the_numbers_that_are_shown(t
         '<style:style style:name="Bare" style:list-style-name=""/>'
     )
     of = 'text:style-name="L"'
+    numbered = f"<text:numbered-paragraph {of} {{}}><text:p>{{}}</text:p></text:numbered-paragraph>"
     body = (
         '<text:h text:outline-level="1">Lease</text:h>'
         + list_of(item("a", list_of(item("b"), item("c"))), item("d", "more"), more=of)
@@ -851,13 +873,15 @@ def test_lists_and_headings_of_an_opendocument_have_the_numbers_that_are_shown(t
         + list_of(item('<text:p text:style-name="P">j</text:p>'))
         + '<text:h text:style-name="Bare">Preface</text:h>'
         + '<text:h text:restart-numbering="true" text:start-value="5">Dues</text:h>'
+        + numbered.format("", "k")
+        + numbered.format('text:level="2"', "l")
     )
 
     text = read(write_opendocument(tmp_path / "a.odt", body, styles)).text
 
     assert text.split("\n\n") == [
         *("# I Lease", "3. a", "3.a. b", "3.b. c", "4. d", "more", "5. e"),
-        *("3. f", "9. g", "10. h", "- i", "Art. 1: j", "# Preface", "# V Dues"),
+        *("3. f", "9. g", "10. h", "- i", "Art. 1: j", "# Preface", "# V Dues", "11. k", "11.a. l"),
     ]
 
 
@@ -930,6 +954,25 @@ def test_hidden_sheets_rows_and_slides_of_an_opendocument_are_read_and_named(tmp
     assert slides == "<!-- Slide number: 1 (hidden) -->\n\nOdo"
 
 
+def test_fields_of_forms_of_an_opendocument_have_their_values(tmp_path):
+    option = '<form:option form:label="{}" form:current-selected="{}"/>'
+    options = option.format("Kiel", "false"), option.format("Bonn", "true")
+    fields = (
+        '<form:text {} form:value="Bo" form:current-value="Ilse 7"/>',
+        '<form:checkbox {} form:label="Smoker" form:current-state="checked" form:value="x"/>',
+        '<form:radio {} form:label="Pets"/>',
+        f"<form:listbox {{}}>{''.join(options)}</form:listbox>",
+        "<form:textarea {}><text:p>Late</text:p></form:textarea>",
+    )
+    named = "".join(field.format(f'form:id="{at}"') for at, field in enumerate(fields))
+    drawn = "".join(f'<draw:control draw:control="{at}"/> ' for at in range(len(fields)))
+    forms = f'<office:forms xmlns:form="f">{named}</office:forms>'
+
+    found = read(write_opendocument(tmp_path / "a.odt", f"{forms}<text:p>{drawn}</text:p>", ""))
+
+    assert (found.text, found.lost) == ("Ilse 7 \u2612 Smoker \u2610 Pets Bonn Late", 0)
+
+
 def test_a_chart_of_an_opendocument_has_its_values(tmp_path):
     cell = "<table:table-cell><text:p>{}</text:p></table:table-cell>"
     row = f"<table:table-row>{cell.format('Kiel')}{cell.format(5)}</table:table-row>"
@@ -943,6 +986,11 @@ def test_a_chart_of_an_opendocument_has_its_values(tmp_path):
     assert found.warnings == ()
 
 
+HIDDEN = " <i aria-hidden=true>{}</i>"
+KATEX = (
+    "<p><b><math><semantics><mi>E</mi><mo>=</mo><mfrac><mn>1</mn><mn>12</mn></mfrac></semantics>"
+    "</math></b><b aria-hidden='true'><i>E</i>=<i><i>12</i><i></i><i>1</i></i></b></p>"
+)
 RULES = "<style>/* x */ .up { vertical-align: super } ol.r, p { list-style: upper-roman }</style>"
 COUNTED = (
     "<style>@charset 'x'; h2{counter-increment:c;counter-reset:d} h3{counter-increment:d}"
@@ -958,6 +1006,14 @@ SCRIPTS = "<none/><mn>1</mn><mprescripts/><mn>6</mn><mn>14</mn></mmultiscripts>"
 @pytest.mark.parametrize(
     ("page", "text"),
     [
+        (KATEX, "E=1/12"),
+        (f"<b>12 of 9</b>{HIDDEN.format('9, 12')}{HIDDEN.format('9, 9')}", "12 of 9  9, 9"),
+        ("<ul style='list-style: \"Art. \" inside'><li>x</ul>", "Art. x"),
+        ("<ol style='list-style-type:upper-roman;list-style:lower-alpha'><li>x</ol>", "a. x"),
+        ("<ol style='list-style:url(decimal.png)'><li>x</ol>", "- x"),
+        ("<math><mover><mi>x</mi><mo>→</mo></mover>, <mphantom>7</mphantom></math>", "x\u20d7,"),
+        ("<math><munderover><mo>∑</mo><mn>1</mn><mn>9</mn></munderover>i</math>", "∑_1^9 i"),
+        ("<math><menclose notation='horizontalstrike'>7</menclose></math>", "~~7~~"),
         (f"{RULES}10<b class=up>6</b><ol class=r><li>a<li>b</ol>", "10^6\n\nI. a\nII. b"),
         ("<ul style='list-style-type:decimal'><li>a</ul>", "1. a"),
         ("<ol style='list-style:none'><li>4.a) Rent</ol>", "- 4.a) Rent"),
@@ -1065,7 +1121,8 @@ def test_a_book_is_read_with_its_style_sheet_and_with_pages_that_its_order_leave
     for name in ("a.html", "b.html", "toc.html"):
         more = 'properties="nav"' if name == "toc.html" else ""
         spine += f'<item id="{name}" href="{name}" media-type="text/html" {more}/>'
-    parts = {"o/a.html": linked, "o/b.html": "<p>Note</p>", "o/a.css": ".up{vertical-align:super}"}
+    parts = {"o/a.html": linked, "o/b.html": "<p>Note</p>", "o/a.css": "@import url('b.css');"}
+    parts["o/b.css"] = "@import 'a.css'; .up{vertical-align:super}"
     with ZipFile(book) as archive:
         container = archive.read("META-INF/container.xml")
     package = f"<package>{spine}</manifest></package>"
@@ -1501,7 +1558,7 @@ PARTS = "Content-Type: multipart/{}; boundary=x\n\n--x\n{}\n--x--"
         ("c.html", FORM, "☒  Smoker  ☐  Pets\n\nKiel\n\n☒ Husum"),
         ("a.xhtml", '<?xml version="1.0"?><p>Ann<br><![x y]><![if z]>Bo & Co', "Ann\nBo & Co"),
         ("d.html", LINKS, "[rent](http://a.org/rent) a.org"),
-        ("e.html", STACKED, "3^4, 2^5 6, 5¦2, C_1^2,  1  2"),
+        ("e.html", STACKED, "3^4, 2^5 6, 5¦2, C_1^2, [1 2]"),
         ("a.mht", SAVED_PAGE, "Subject: Tides\n\nOdo"),
         (
             "a.mbox",
@@ -1545,6 +1602,11 @@ PARTS = "Content-Type: multipart/{}; boundary=x\n\n--x\n{}\n--x--"
             "## Attachment: a.txt\n\nOdo",
         ),
         (
+            "t.eml",
+            f"{PARTS.format('mixed', '')[:-10]}Due\n--x\n\nOdo\n--x--\nCode 7",
+            "Due\n\nOdo\n\nCode 7",
+        ),
+        (
             "d.eml",
             PARTS.format("report", "Content-Type: message/delivery-status\n\nTo: Odo"),
             "## Attachment: message/delivery-status\n\nTo: Odo",
@@ -1578,6 +1640,7 @@ PARTS = "Content-Type: multipart/{}; boundary=x\n\n--x\n{}\n--x--"
             r"{\rtf1 {\strike 9{\super 2}}5 \striked1 7\striked0 8\column 9}",
             "~~9^2~~5 ~~7~~8\n9",
         ),
+        ("u.rtf", r"{\rtf1 2{\super 10{\super 3}} 5{\up6 2\up0  7}}", "2^(10^3) 5^2 7"),
         ("s.rtf", rf"{{\rtf1 {RTF_FORM}}}", "\u2612 \u2610 Husum"),
         ("t.rtf", r"{\rtf1 A{\*\do{\dptxbxtext Odo\par}} 4\-711}", "A\n\n Odo\n\n 4711"),
         ("a.doc", r"{\rtf1 Odo}", "Odo"),
