@@ -49,13 +49,15 @@ FORMATS = {
 }
 """The function for each suffix; `format_of` looks at the content for files with another one."""
 OLDER = {
-    **dict.fromkeys((".doc", ".dot", ".wps", ".wpd", ".pages"), ".docx"),
+    **dict.fromkeys((".doc", ".dot", ".hwp", ".hwpx", ".wps", ".wpd", ".pages"), ".docx"),
     **dict.fromkeys((".xls", ".xlsb", ".numbers"), ".xlsx"),
     **dict.fromkeys((".ppt", ".pps", ".key"), ".pptx"),
     **dict.fromkeys((".djvu", ".ps", ".xps", ".oxps"), ".pdf"),
     **dict.fromkeys((".mobi", ".azw", ".azw3"), ".epub"),
 }
 """Suffixes of documents that cannot be read, with the format in which to save them."""
+ARCHIVES = frozenset({".7z", ".bz2", ".gz", ".rar", ".tar", ".tgz", ".xz", ".zip"})
+"""Suffixes of files that hold others, which may be documents."""
 _TYPES = {
     "application/vnd.ms-outlook": ".msg",
     "application/x-ipynb+json": ".ipynb",
@@ -303,22 +305,31 @@ def read_notebook(content: bytes) -> Converted:
     notebook = json.loads(content)
     sheets = [notebook, *notebook.get("worksheets", ())] if isinstance(notebook, dict) else ()
     found = [cell for sheet in sheets for cell in sheet.get("cells", ())]
-    pictures, blocks = 0, []
+    from memagent_graph.text.html import WebPage  # the parent needs no libraries
+
+    pictures, objects, blocks = 0, 0, []
     for cell in (cell for cell in found if isinstance(cell, dict)):
         source = _join_lines(cell.get("source", cell.get("input", "")))
         blocks.append(f"```\n{source}\n```" if cell.get("cell_type") == "code" else source)
+        pictures += len(cell.get("attachments") or ())
         for result in cell.get("outputs") or ():
             forms = result.get("data") or {}
-            said = (result.get("text"), result.get("traceback"), *map(forms.get, _PRINTED))
+            page = WebPage(_join_lines(forms.get("text/html"))).write()
+            laid_out = page or _join_lines(forms.get("text/markdown") or forms.get("text/latex"))
+            said = (result.get("text"), result.get("traceback"), forms.get("text/plain"))
             text = _COLOURS.sub("", _join_lines(next(filter(None, said), result.get("evalue"))))
-            pictures += any(kind.startswith("image/") for kind in forms)
-            blocks.append("\n".join(["```", text.strip("\n"), "```"]) if text.strip() else "")
+            is_picture = any(kind.startswith("image/") for kind in forms)
+            pictures += is_picture
+            objects += bool(forms) and not (is_picture or laid_out or text)
+            printed = "\n".join(["```", text.strip("\n"), "```"]) if text.strip() else ""
+            blocks.append(laid_out or printed)
     if not blocks:
         raise ValueError("it is no notebook, or an empty one")
-    return Converted("\n\n".join(filter(None, blocks)), (), warn_of(picture=pictures))
+    warnings = warn_of(picture=pictures, embedded_object=objects)
+    text = "\n\n".join(filter(None, blocks))
+    return Converted(text, (), warnings, lost=objects / (len(blocks) + objects))
 
 
-_PRINTED = ("text/plain", "text/markdown", "text/html")
 _COLOURS = re.compile(r"\x1b\[[\d;]{0,30}m")
 
 

@@ -23,7 +23,7 @@ from memagent_graph.text.source import Converted, PasswordError
 
 _BLOCK_NAMES = """
 address article aside blockquote body caption center dd details dialog dir div dl dt fieldset form
-figcaption figure footer header hgroup hr legend main menu nav ol optgroup option p search section
+figcaption figure footer header hgroup hr legend main menu nav ol optgroup p search section
 summary ul"""
 _BLOCKS = {*_BLOCK_NAMES.split()}
 _LEFT_OUT = {"head", "script", "style", "template", "#comment", "-comment"}
@@ -186,10 +186,14 @@ class WebPage:
             if kind in {"checkbox", "radio"}:
                 return " ☒ " if "checked" in attributes else " ☐ "
             return "" if kind == "hidden" else f" {value or attributes.get('placeholder') or ''} "
+        label = attributes.get("label") or ""
         if tag == "optgroup":
-            return f"\n{attributes.get('label') or ''}\n{self._lay_out(node, depth + 1)}"
-        if tag == "option" and "selected" in attributes:
-            return f"\n☒ {self._lay_out(node, depth + 1)}\n"
+            return f"\n{label}\n{self._lay_out(node, depth + 1)}"
+        if tag == "option":
+            tick = "☒ " * ("selected" in attributes)
+            return f"\n\n{tick}{label or self._lay_out(node, depth + 1)}\n\n"
+        if attributes.get("role") == "img" and not node.text(strip=True):
+            return write_mark(attributes.get("aria-label") or "")
         mark = self._count_item(node) if tag == "li" else ""
         inner = self._lay_out(node, depth + 1)
         return self._write_element(node, inner, style, mark)
@@ -245,7 +249,8 @@ class WebPage:
         if tag in _BLOCKS or style.get("display") in _APART:
             return f"\n\n{inner}\n\n"
         is_cell = {style.get("display"), self._style_of(node.parent).get("display")} & _CELLS
-        around = _AROUND.get(tag, " " if is_cell else "")
+        is_placed = tag == "tspan" and not {"x", "dy"}.isdisjoint(attributes)
+        around = _AROUND.get(tag, " " if is_cell or is_placed else "")
         return f"{around}{inner}{around}"
 
     def _lay_out_code(self, node: Any, depth: int) -> str:
@@ -284,7 +289,8 @@ class WebPage:
             down = notation.as_integer(cell.attributes.get("rowspan"), 1)
             return self._lay_out(cell, depth + 1), across, max(down, 0)
 
-        rows = notation.spread_cells([*map(read, row.css("td, th"))] for row in node.css("tr"))
+        lines = sorted(node.css("tr"), key=lambda row: row.parent.tag == "tfoot")  # as it is shown
+        rows = notation.spread_cells([*map(read, row.css("td, th"))] for row in lines)
         found = (self._lay_out(caption, depth + 1).split() for caption in node.css("caption"))
         return "\n\n".join([*map(" ".join, found), notation.write_table(rows)])
 
@@ -311,7 +317,7 @@ _OUTSIDE = re.compile(r"(?!javascript:|data:|cid:|file:)[a-z][a-z0-9+.-]{0,30}:|
 _APART = {"block", "flex", "grid", "list-item", "table"}
 _CELLS = {"flex", "grid", "inline-flex", "table-cell"}
 _AROUND = {"q": '"', "tr": "\n"}
-_SPACED = "button label meter mspace mtd output td text textarea th"
+_SPACED = "audio button canvas desc label meter mspace mtd object output svg td text textarea th"
 _AROUND |= dict.fromkeys(_SPACED.split(), " ")
 
 
@@ -340,17 +346,9 @@ _CSS |= {"none": "none", "decimal": "decimal", "decimal-leading-zero": "decimalZ
 _CSS |= {"circle": "disc", "disc": "disc", "square": "disc"}
 
 
-_WORD = re.compile(r"\w+")
-
-
-def count_words(text: str) -> Counter[str]:
-    """Return the words and numbers of a text, in lower case, with how often it has them."""
-    return Counter(_WORD.findall(text.lower()))
-
-
 def _words_of(node: Any) -> Counter[str]:
     said = node.text_content if node.tag == "-text" else node.text(separator=" ")
-    return count_words(f"{said or ''} {node.attributes.get('alt') or ''}")
+    return notation.count_words(f"{said or ''} {node.attributes.get('alt') or ''}")
 
 
 _DATA_URL = re.compile(r"data:image/[\w.+-]{1,40};base64,([A-Za-z0-9+/=\s%]{1,44000000})")

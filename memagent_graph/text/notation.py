@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from datetime import date, datetime, time, timedelta
 from decimal import ROUND_HALF_UP, Decimal
 from functools import cache
@@ -12,6 +13,14 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+
+def count_words(text: str) -> Counter[str]:
+    """Return the words and numbers of a text, in lower case, with how often it has them."""
+    return Counter(_WORD.findall(text.lower()))
+
+
+_WORD = re.compile(r"\w+")
 
 
 def raise_text(text: str, level: float) -> str:

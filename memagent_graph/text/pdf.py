@@ -16,7 +16,7 @@ from pypdfium2 import raw
 from memagent_graph.pictures import Picture
 from memagent_graph.text import ocr
 from memagent_graph.text.formats import convert_within, write_attachments
-from memagent_graph.text.notation import raise_text, write_link, write_scripts
+from memagent_graph.text.notation import count_words, raise_text, write_link, write_scripts
 from memagent_graph.text.source import Converted, PasswordError, warn_of
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def read_pdf(content: bytes) -> Converted:
     texts, reader, album = list[str](), ocr.PageReader(), ocr.Album()
     files = map(document.get_attachment, range(document.count_attachments()))
     attached = [convert_within(one.get_name(), bytes(one.get_data())) for one in files]
-    damaged = garbled = pictured = 0
+    damaged = garbled = pictured = unseen = 0
     for number in range(len(document)):
         try:
             page = document[number]
@@ -60,6 +60,7 @@ def read_pdf(content: bytes) -> Converted:
         is_garbled = len(_NO_LETTER.findall(text)) > _GARBLED_SHARE * len(text)
         if not text or is_garbled or (is_page and len(text) < _STAMP):
             scanned = reader.read(page, number + 1)
+            unseen += not (text or reader.is_done) and _may_have_words(page, picture)
             stamps = [line for line in text.splitlines() if line.strip() not in scanned]
             if scanned:
                 text, picture = "\n".join([scanned, *([] if is_garbled else stamps)]), 0
@@ -73,8 +74,8 @@ def read_pdf(content: bytes) -> Converted:
             page = document[number]
             drawn = [line for line in _read_page(page).splitlines() if line.strip() not in text]
             remarks = [*filter(None, remarks)]
-            known = "\n".join(remarks)
-            remarks += [line for line in drawn if line.strip() not in known]
+            known = count_words("\n".join(remarks))
+            remarks += [line for line in drawn if not count_words(line) <= known]
             text = "\n".join([text, *[""][: len(remarks)], *remarks]).strip("\n")
         marks = _mark(album, page, number + 1, sum(map(len, texts)) if is_page else -1)
         blocks = [text, *([] if is_page else marks), *_links(document, page)]
@@ -86,8 +87,13 @@ def read_pdf(content: bytes) -> Converted:
     )
     added, unread, missing = write_attachments(attached)
     said = (*warnings, *unread, *reader.warnings, *album.warnings)
-    lost = (damaged + garbled + missing) / max(len(texts) + len(attached), 1)
+    lost = (damaged + garbled + unseen + missing) / max(len(texts) + len(attached), 1)
     return Converted("".join([*texts, *added]), starts, said, album.pictures, lost)
+
+
+def _may_have_words(page: pdfium.PdfPage, picture: float) -> bool:
+    found = page.get_objects(filter=[raw.FPDF_PAGEOBJ_TEXT], max_depth=4)
+    return picture > _PICTURE_SHARE or next(found, None) is not None
 
 
 def _mark(album: ocr.Album, page: pdfium.PdfPage, number: int, start: int) -> list[str]:

@@ -25,7 +25,7 @@ from bombs import (
     write_pdf,
     write_xlsx,
 )
-from documents import write_pages, write_sheets
+from documents import write_pages, write_scan, write_sheets
 
 pytest.importorskip("openpyxl")
 pytest.importorskip("pypdfium2")
@@ -46,6 +46,7 @@ from memagent_graph.text.files import open_source
 from memagent_graph.text.formats import convert
 from memagent_graph.text.mail import read_outlook_storage
 from memagent_graph.text.notation import in_style, show_value
+from memagent_graph.text.source import skips_of
 
 OUTSIDE = ' TargetMode="External"'
 MATH = "http://schemas.openxmlformats.org/officeDocument/2006/math"
@@ -736,6 +737,7 @@ class TestPdf:
         canvas.drawString(72, 700, "Application")
         place = {"x": 72, "y": 640, "width": 99, "height": 20}
         canvas.acroForm.textfield(name="tenant", value="Ilse Varga", **place)
+        canvas.acroForm.textfield(name="town", value="Kiel", **place | {"x": 200})
         canvas.acroForm.checkbox(name="agreed", checked=True, x=72, y=600)
         canvas.save()
 
@@ -743,6 +745,14 @@ class TestPdf:
 
         assert "tenant: Ilse Varga" in text
         assert "agreed: Yes" in text
+        assert text.count("Ilse") == text.count("Kiel") == 1
+
+    def test_a_scanned_page_that_is_not_read_is_counted(self, tmp_path, monkeypatch):
+        monkeypatch.setattr("memagent_graph.text.ocr.has_ocr", bool)
+        scan = write_scan(tmp_path / "a.pdf", [[(72, 700, "Ann signed.")]])
+
+        assert read(scan).lost == 1
+        assert read(write_pages(tmp_path / "blank.pdf", [[]])).lost == 0
 
     @pytest.mark.parametrize(
         ("drawn", "text"),
@@ -1007,6 +1017,10 @@ SCRIPTS = "<none/><mn>1</mn><mprescripts/><mn>6</mn><mn>14</mn></mmultiscripts>"
     ("page", "text"),
     [
         (KATEX, "E=1/12"),
+        ("<svg><text>47<tspan x=1>11</tspan></text><text>9</text></svg>", "47 11   9"),
+        ("<table><tfoot><tr><td>Sum<tbody><tr><td>9</table>", "| 9 |\n| --- |\n| Sum |"),
+        ("<select><option label='C 3' selected></select>", "☒ C 3"),
+        ("<i role=img aria-label='4 of 5'></i>", "[picture: 4 of 5]"),
         (f"<b>12 of 9</b>{HIDDEN.format('9, 12')}{HIDDEN.format('9, 9')}", "12 of 9  9, 9"),
         ("<ul style='list-style: \"Art. \" inside'><li>x</ul>", "Art. x"),
         ("<ol style='list-style-type:upper-roman;list-style:lower-alpha'><li>x</ol>", "a. x"),
@@ -1023,7 +1037,7 @@ SCRIPTS = "<none/><mn>1</mn><mprescripts/><mn>6</mn><mn>14</mn></mmultiscripts>"
         ),
         ("<style>li::marker{content:'Art. ' counter(list-item) ' '}</style><ol><li>a", "Art. 1 a"),
         (f"{APART}<i class=c>3</i><i class=c>4</i>", "1\n\n2\n\n 3  4"),
-        ("<p style='display:flex'><b>1</b><b>2</b></p><object>3</object>", "1  2\n\n3"),
+        ("<p style='display:flex'><b>1</b><b>2</b></p><object>3</object>", "1  2\n\n 3"),
         (
             "10<i style='vertical-align:4px'>6</i>, 1<i style='vertical-align:-30%'>2</i>",
             "10^6, 1_2",
@@ -1461,6 +1475,8 @@ def test_a_notebook_has_texts_code_and_results(tmp_path):
                 {"text": ["1\n"]},
                 {"data": {"text/plain": "plot", "image/png": "x"}},
                 {"ename": "OSError", "evalue": "no tide", "traceback": []},
+                {"data": {"text/plain": "<HTML object>", "text/html": "<p>Total <b>7</b>"}},
+                {"data": {"application/json": {"a": 8}}},
             ],
         },
     ]
@@ -1469,10 +1485,12 @@ def test_a_notebook_has_texts_code_and_results(tmp_path):
     found = read(tmp_path / "a.ipynb")
 
     printed = "".join(f"\n\n```\n{line}\n```" for line in ("print(1)", "1", "plot", "no tide"))
-    assert found.text == f"# Tides\nof May{printed}"
-    assert found.warnings == ("did not read 1 picture.",)
+    assert found.text == f"# Tides\nof May{printed}\n\nTotal 7"
+    assert found.warnings == ("did not read 1 picture and 1 embedded object.",)
+    assert found.lost > 0
 
 
+DECLARED = '<?xml version="1.0" encoding="windows-1251"?><p>Код 4711</p>'
 FLAT = '<d xmlns:o="o" xmlns:t="t" xmlns:table="a" xmlns:x="x"><o:body>{}</o:body></d>'
 TEXT = (
     '<t:h t:outline-level="2">Lease</t:h><t:p>Ann<t:s t:c="2"/>signed<t:note><t:p>in May</t:p>'
@@ -1644,6 +1662,7 @@ PARTS = "Content-Type: multipart/{}; boundary=x\n\n--x\n{}\n--x--"
         ("s.rtf", rf"{{\rtf1 {RTF_FORM}}}", "\u2612 \u2610 Husum"),
         ("t.rtf", r"{\rtf1 A{\*\do{\dptxbxtext Odo\par}} 4\-711}", "A\n\n Odo\n\n 4711"),
         ("a.doc", r"{\rtf1 Odo}", "Odo"),
+        ("a.fb2", DECLARED.encode("cp1251"), DECLARED),
         ("b.doc", "<html><p>Odo</p></html>", "Odo"),
         (
             "a.fodt",
@@ -1660,7 +1679,7 @@ PARTS = "Content-Type: multipart/{}; boundary=x\n\n--x\n{}\n--x--"
         (
             "c.ipynb",
             '{"cells": [{"source": null, "outputs": [{"data": {"text/html": "<p>Odo</p>"}}]}]}',
-            "```\n<p>Odo</p>\n```",
+            "Odo",
         ),
     ],
 )
@@ -1686,7 +1705,7 @@ def test_a_document_is_known_by_its_content_where_its_name_says_nothing(tmp_path
 
 def test_an_older_document_is_refused_with_the_format_to_save_it_in(tmp_path):
     older = bytes.fromhex("d0cf11e0a1b11ae1") + bytes(999)
-    for name in ("a.doc", "b.docx"):
+    for name in ("a.doc", "b.docx", "c.zip"):
         (tmp_path / name).write_bytes(older)
 
     with pytest.raises(UnreadableSourceError, match=r"cannot be read, .doc: save it as .docx"):
@@ -1695,3 +1714,10 @@ def test_an_older_document_is_refused_with_the_format_to_save_it_in(tmp_path):
         open_source(tmp_path / "b.docx")
     with pytest.raises(UnreadableSourceError, match=r"skipped .*/a.doc: it is in a format"):
         open_source(tmp_path)
+    (tmp_path / "d.txt").write_text("Odo")
+    skipped = skips_of(open_source(tmp_path))
+    assert all(file.is_document for file in skipped)
+    assert (
+        skipped[-1].reason
+        == "it is an archive, which is not opened: unpack it, and read its folder."
+    )
