@@ -228,6 +228,8 @@ class WebPage:
         lines = f"{style.get('text-decoration')} {style.get('text-decoration-line')}"
         if tag in _STRUCK or "line-through" in lines or "strike" in attributes.get("notation", ""):
             inner = notation.strike_text(inner)
+        fonts = style.get("font-family") or attributes.get("face") or ""
+        inner = inner.translate(notation.SIGNS.get(fonts.split(",")[0].strip("'\" ").lower(), {}))
         where = (_HEIGHT.match(style.get(name, "")) for name in _RAISED_BY)
         if height := next(filter(None, where), _HEIGHT.match(tag)):
             return notation.raise_text(inner, bool(height[1]) - bool(height[2]))

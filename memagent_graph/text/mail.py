@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import codecs
 import re
+from base64 import b64decode
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from email import message_from_string, policy
+from email.errors import InvalidBase64LengthDefect
 from email.parser import BytesParser
 from io import BytesIO
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from memagent_graph.text.charset import decode, widen
@@ -29,12 +32,14 @@ def read_mail(content: bytes) -> Converted:
     if content.startswith(b"From "):
         found = [_read_message(_parse(mail)) for mail in _FROM.split(content) if mail]
         warnings = [line for mail in found for line in mail.warnings]
-        return Converted("\n\n-----\n\n".join(mail.text for mail in found), (), warnings)
+        text, lost = "\n\n-----\n\n".join(mail.text for mail in found), sum(map(_LOST, found))
+        return Converted(text, (), warnings, lost=lost / len(found))
     if counted := _COUNT.match(content):  # Apple Mail: the length, the message, its properties
         content = content[counted.end() :][: int(counted[1])]
     return _read_message(_parse(content))
 
 
+_LOST = attrgetter("lost")
 _FROM = re.compile(
     rb"(?:\A|\n\r?\n)From [^ \r\n]++"
     rb"(?: (?=[^\r\n]*[a-z] {1,2}(?:\d\d? |[12]\d{3} )\d\d?:\d\d)[^\r\n]*+)?\r?\n"
@@ -91,6 +96,8 @@ def _read_parts(part: Any, attached: list[Attachment]) -> list[str]:
         attached.append(("", Converted()) if is_shown else _attach(part, name or kind))
         return []
     text = _text_of(part)
+    if _is_cut(part):
+        attached.append(("text", Converted(warnings=("is cut off.",), lost=1.0)))
     return [WebPage(text).write() if kind.endswith("html") else text]
 
 
@@ -119,11 +126,24 @@ def _attach(part: Any, name: str) -> Attachment:
     is_text = kind.startswith("text/") and kind != "text/rtf"
     if is_text and not name.lower().endswith((*FORMATS,)):
         return name, Converted(_text_of(part))
-    return convert_within(name, part.get_payload(decode=True) or b"")
+    return convert_within(name, _bytes_of(part))
+
+
+def _bytes_of(part: Any) -> bytes:
+    """Return the content of a part; of one that is cut off, what there is."""
+    content: bytes = part.get_payload(decode=True) or b""
+    if _is_cut(part):
+        known = re.sub(rb"[^A-Za-z0-9+/]", b"", content)
+        content = b64decode(known[: len(known) // 4 * 4])
+    return content
+
+
+def _is_cut(part: Any) -> bool:
+    return any(isinstance(defect, InvalidBase64LengthDefect) for defect in part.defects)
 
 
 def _text_of(part: Any) -> str:
-    content, charset = part.get_payload(decode=True) or b"", part.get_content_charset() or "ascii"
+    content, charset = _bytes_of(part), part.get_content_charset() or "ascii"
     try:
         text = content.decode(charset if charset in {"ascii", "us-ascii"} else widen(charset))
     except (LookupError, UnicodeError):  # not what it says, or an encoding that Python lacks

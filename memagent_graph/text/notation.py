@@ -264,18 +264,31 @@ def _write_runs(numbers: Iterable[int], write: Callable[[int], str]) -> Iterator
 
 
 _SYMBOLS = range(0xF020, 0xF07F)  # code points under which fonts of symbols have those of ASCII
-TICKS = {
-    "wingdings": dict(zip(b"o\xa8\xfb\xfc\xfd\xfe", "☐☐✗✓☒☑", strict=True)),
-    "wingdings 2": dict(zip(b"OPQRST\xa3", "✗✓☒☑☒☒☐", strict=True)),
+_GREEK_CODES = (*range(0x20, 0x7F), *range(0xA0, 0xF0), *range(0xF1, 0xFF))
+_GREEK = (
+    " !∀#∃%&∋()∗+,−./0123456789:;<=>?≅ΑΒΧΔΕΦΓΗΙϑΚΛΜΝΟΠΘΡΣΤΥςΩΞΨΖ[∴]⊥_"
+    "‾αβχδεφγηιϕκλμνοπθρστυϖωξψζ{|}∼€ϒ′≤⁄∞ƒ♣♦♥♠↔←↑→↓°±″≥×∝∂•÷≠≡≈…⏐⎯↵"
+    "ℵℑℜ℘⊗⊕∅∩∪⊃⊇⊄⊂⊆∈∉∠∇®©™∏√⋅¬∧∨⇔⇐⇑⇒⇓◊⟨®©™∑⎛⎜⎝⎡⎢⎣⎧⎨⎩⎪⟩∫⌠⎮⌡⎞⎟⎠⎤⎥⎦⎫⎬⎭"
+)
+_CODES = (
+    ("symbol", _GREEK_CODES, _GREEK),
+    ("wingdings", b"o\xa8\xfb\xfc\xfd\xfe", "☐☐✗✓☒☑"),
+    ("wingdings 2", b"OPQRST\xa3", "✗✓☒☑☒☒☐"),
+)
+SIGNS: dict[str, dict[int, str]] = {
+    font: {
+        code + base: sign for code, sign in zip(codes, signs, strict=True) for base in (0, 0xF000)
+    }
+    for font, codes, signs in _CODES
 }
-"""Boxes and ticks by the codes that fonts have them under."""
+"""Greek letters, boxes and ticks by the code points under which fonts of symbols have them."""
 
 
 def symbol(code: str, font: str) -> str:
     """Return the sign that a font of symbols shows for a code; "" for none."""
     try:
         point = int(code, 16)
-        known = TICKS.get(font.lower(), {}).get(point & 0xFF)
+        known = SIGNS.get(font.lower(), {}).get(point)
         return known or chr(point - 0xF000 if point in _SYMBOLS else point)
     except ValueError:
         return ""

@@ -311,8 +311,8 @@ class Drawing(OfficeDocument):
         (text, blocks), settings = split_blocks(self._walk(element)), child(element, "rPr")
         styles = self._style_chain(value_of(settings, "rStyle"))
         places = [settings, *(child(style, "rPr") for style in styles)]
-        ticks = notation.TICKS.get(get(child(settings, "rFonts"), "ascii").lower(), {})
-        text = "".join(ticks.get(ord(sign) & 0xFF, sign) for sign in text) if ticks else text
+        fonts = get(child(settings, "rFonts"), "ascii"), get(child(settings, "latin"), "typeface")
+        text = text.translate(notation.SIGNS.get("".join(fonts).lower(), {}))
         raised = next(filter(None, (value_of(place, "vertAlign") for place in places)), "")
         level = get_integer(settings, "baseline") or get_integer(child(settings, "position"), "val")
         marks = [child(place, name) for name in ("strike", "dstrike") for place in places]

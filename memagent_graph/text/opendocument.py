@@ -29,6 +29,7 @@ class OpenDocument(OfficeDocument):
         self._lists: dict[str, dict[int, notation.ListLevel]] = {}
         self._counted: dict[str, dict[int, int]] = defaultdict(dict)
         self._style, self._depth, self._counts, self._label = "", -1, dict[int, int](), ""
+        self._fonts = dict[str, str]()
         self._numbering = dict[str, str]()  # lists of styles of paragraphs; "" for none
         forms = package.find("content.xml", "forms")
         self._fields = {get(field, "id"): field for form in forms for field in form.iter("{*}*")}
@@ -55,6 +56,7 @@ class OpenDocument(OfficeDocument):
             height = -1 if position.startswith(("-", "sub")) else 1
             level = height if position.strip("0%") else 0
             self._levels[name] = level if position else self._levels.get(base, 0)
+            self._fonts[name] = get(shown, "font-name") or self._fonts.get(base, "")
             through = get(shown, "text-line-through-style", get(shown, "text-line-through-type"))
             if through not in {"", "none"} or (not through and base in self._struck):
                 self._struck.add(name)
@@ -121,6 +123,7 @@ class OpenDocument(OfficeDocument):
             return notation.write_ruby(text)
         style = get(element, "style-name") if name == "span" else ""
         text = notation.strike_text(text) if style in self._struck else text
+        text = text.translate(notation.SIGNS.get(self._fonts.get(style, "").lower(), {}))
         return notation.raise_text(text, self._levels.get(style, 0))
 
     def _say_hidden(self, element: Element) -> str:

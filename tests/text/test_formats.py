@@ -108,6 +108,9 @@ def of(style):
 START = '<w:startOverride w:val="5"/>'
 
 
+GREEK = '<w:rFonts w:ascii="Symbol"/>'
+
+
 def run(text, settings=""):
     return f'<w:r><w:rPr>{settings}</w:rPr><w:t xml:space="preserve">{text}</w:t></w:r>'
 
@@ -271,8 +274,9 @@ class TestWord:
             '<w:sym w:font="Wingdings" w:char="F0FE"/><w:sym w:font="Wingdings 2" w:char="F0A3"/>'
         )
         body += '<w:r><w:rPr><w:rFonts w:ascii="Wingdings"/></w:rPr><w:t>\xfc</w:t></w:r>'
+        body += '<w:sym w:font="Symbol" w:char="F06D"/>' + run("\uf0b1m\u03b1", GREEK)
 
-        assert read(write_docx(tmp_path / "a.docx", f"<w:p>{body}</w:p>")).text == "☒☐b☑☐✓"
+        assert read(write_docx(tmp_path / "a.docx", f"<w:p>{body}</w:p>")).text == "☒☐b☑☐✓μ±μα"
 
     def test_links_have_their_addresses(self, tmp_path):
         def field(kind):
@@ -910,6 +914,7 @@ def test_levels_ruby_and_notes_of_an_opendocument_are_as_they_are_shown(tmp_path
         + text_style("Child", "", 'style:parent-style-name="Up"')
         + text_style("Flat", 'style:text-position="0% 100%"')
         + text_style("Line", 'style:text-line-through-style="solid"')
+        + text_style("Greek", 'style:font-name="Symbol"')
         + text_style("Struck", "", 'style:parent-style-name="Line"')
         + '<text:list-style style:name="L"><text:list-level-style-number text:level="1" '
         'style:num-format="A"/></text:list-style>'
@@ -919,7 +924,7 @@ def test_levels_ruby_and_notes_of_an_opendocument_are_as_they_are_shown(tmp_path
     formula = '<table:table-cell table:formula="of:=[.A1]*2"/>'
     body = (
         f"<text:p>10{span('Up', '6')}, 10{span('Child', '7')}, 1{span('Flat', '2')}, "
-        f"{span('Struck', '900')}950, <text:ruby>{said}</text:ruby></text:p>"
+        f"{span('Struck', '900')}950, {span('Greek', 'm')}g, <text:ruby>{said}</text:ruby></text:p>"
         + list_of(item("a", more='text:start-value="28"'), more='text:style-name="L"')
         + f"<table:table><table:table-row><table:table-cell>{note}</table:table-cell>{formula}"
         "</table:table-row></table:table>"
@@ -928,7 +933,7 @@ def test_levels_ruby_and_notes_of_an_opendocument_are_as_they_are_shown(tmp_path
     text = read(write_opendocument(tmp_path / "a.odt", body, styles)).text
 
     assert text.split("\n\n") == [
-        *("10^6, 10^7, 12, ~~900~~950, 漢(kan)", "AB a"),
+        *("10^6, 10^7, 12, ~~900~~950, μg, 漢(kan)", "AB a"),
         "| [per month] 900 | =[.A1]*2 |\n| --- | --- |",
     ]
 
@@ -1017,6 +1022,7 @@ SCRIPTS = "<none/><mn>1</mn><mprescripts/><mn>6</mn><mn>14</mn></mmultiscripts>"
     ("page", "text"),
     [
         (KATEX, "E=1/12"),
+        ("5 <i style='font-family:Symbol, serif'>m</i>g <font face=symbol>b</font>", "5 μg β"),
         ("<svg><text>47<tspan x=1>11</tspan></text><text>9</text></svg>", "47 11   9"),
         ("<table><tfoot><tr><td>Sum<tbody><tr><td>9</table>", "| 9 |\n| --- |\n| Sum |"),
         ("<select><option label='C 3' selected></select>", "☒ C 3"),
@@ -1225,6 +1231,15 @@ class TestMail:
 
         assert found.warnings[0].startswith("attachment lease.docx was not read: ")
         assert found.lost == 1 / 2
+
+    def test_what_is_cut_off_or_in_a_mailbox_is_counted_too(self):
+        cut = "Subject: x\nContent-Transfer-Encoding: base64\n\nQ29kZSA0NzExI"
+
+        found = convert(f"From a@b.c\n{cut}\n\nFrom a@b.c\nSubject: y\n\nOdo".encode(), ".mbox")
+
+        assert found.text == "Subject: x\n\nCode 4711\n\n-----\n\nSubject: y\n\nOdo"
+        assert found.warnings == ["attachment text is cut off."]
+        assert found.lost == 1 / 4
 
     @given(mails)
     def test_each_word_of_each_part_is_read_in_order(self, parts):
