@@ -6,7 +6,6 @@ The modules that read one format run in the process that converts documents.
 from __future__ import annotations
 
 import codecs
-import json
 import posixpath
 import re
 from contextlib import suppress
@@ -44,7 +43,7 @@ FORMATS = {
     **dict.fromkeys(_MAILS, "mail.read_mail"),
     ".msg": "mail.read_outlook",
     ".rtf": "formats.read_rtf",
-    ".ipynb": "formats.read_notebook",
+    ".ipynb": "html.read_notebook",
     **dict.fromkeys(PICTURES, "ocr.read_picture"),
 }
 """The function for each suffix; `format_of` looks at the content for files with another one."""
@@ -298,40 +297,3 @@ _MACHINES = {b"mac": "mac_roman", b"pc": "cp437", b"pca": "cp850", b"10000": "ma
 _FONT = re.compile(rb"\\f\d{1,9}(?![^{};]{0,200}\\fcharset)(?=[^{};]{0,200};)")
 """A font that does not say its character set: the library gives it that of the next one."""
 _HIGH = re.compile(rb"[\x80-\xff]")
-
-
-def read_notebook(content: bytes) -> Converted:
-    """Read a Jupyter notebook: its texts, code and printed results."""
-    notebook = json.loads(content)
-    sheets = [notebook, *notebook.get("worksheets", ())] if isinstance(notebook, dict) else ()
-    found = [cell for sheet in sheets for cell in sheet.get("cells", ())]
-    from memagent_graph.text.html import WebPage  # the parent needs no libraries
-
-    pictures, objects, blocks = 0, 0, []
-    for cell in (cell for cell in found if isinstance(cell, dict)):
-        source = _join_lines(cell.get("source", cell.get("input", "")))
-        blocks.append(f"```\n{source}\n```" if cell.get("cell_type") == "code" else source)
-        pictures += len(cell.get("attachments") or ())
-        for result in cell.get("outputs") or ():
-            forms = result.get("data") or {}
-            page = WebPage(_join_lines(forms.get("text/html"))).write()
-            laid_out = page or _join_lines(forms.get("text/markdown") or forms.get("text/latex"))
-            said = (result.get("text"), result.get("traceback"), forms.get("text/plain"))
-            text = _COLOURS.sub("", _join_lines(next(filter(None, said), result.get("evalue"))))
-            is_picture = any(kind.startswith("image/") for kind in forms)
-            pictures += is_picture
-            objects += bool(forms) and not (is_picture or laid_out or text)
-            printed = "\n".join(["```", text.strip("\n"), "```"]) if text.strip() else ""
-            blocks.append(laid_out or printed)
-    if not blocks:
-        raise ValueError("it is no notebook, or an empty one")
-    warnings = warn_of(picture=pictures, embedded_object=objects)
-    text = "\n\n".join(filter(None, blocks))
-    return Converted(text, (), warnings, lost=objects / (len(blocks) + objects))
-
-
-_COLOURS = re.compile(r"\x1b\[[\d;]{0,30}m")
-
-
-def _join_lines(lines: str | list[str] | None) -> str:
-    return lines if isinstance(lines, str) else "".join(map(str, lines or ()))

@@ -1,7 +1,8 @@
-"""Read pages of HTML and XHTML as Markdown, and books of such pages."""
+"""Read pages of HTML and XHTML as Markdown, books of such pages, and notebooks."""
 
 from __future__ import annotations
 
+import json
 import posixpath
 import re
 from base64 import b64decode
@@ -19,7 +20,7 @@ from memagent_graph.text import notation
 from memagent_graph.text.charset import decode
 from memagent_graph.text.ocr import Album
 from memagent_graph.text.package import Package, child, get
-from memagent_graph.text.source import Converted, PasswordError
+from memagent_graph.text.source import Converted, PasswordError, warn_of
 
 _BLOCK_NAMES = """
 address article aside blockquote body caption center dd details dialog dir div dl dt fieldset form
@@ -406,3 +407,38 @@ _PAGE_TYPES = {"application/xhtml+xml", "text/html"}
 
 def _join(part: str, name: str) -> str:
     return posixpath.normpath(posixpath.join(posixpath.dirname(part), name))
+
+
+def read_notebook(content: bytes) -> Converted:
+    """Read a Jupyter notebook: its texts, code and printed results."""
+    notebook = json.loads(content)
+    sheets = [notebook, *notebook.get("worksheets", ())] if isinstance(notebook, dict) else ()
+    found = [cell for sheet in sheets for cell in sheet.get("cells", ())]
+    pictures, objects, blocks = 0, 0, []
+    for cell in (cell for cell in found if isinstance(cell, dict)):
+        source = _join_lines(cell.get("source", cell.get("input", "")))
+        blocks.append(f"```\n{source}\n```" if cell.get("cell_type") == "code" else source)
+        pictures += len(cell.get("attachments") or ())
+        for result in cell.get("outputs") or ():
+            forms = result.get("data") or {}
+            page = WebPage(_join_lines(forms.get("text/html"))).write()
+            laid_out = page or _join_lines(forms.get("text/markdown") or forms.get("text/latex"))
+            said = (result.get("text"), result.get("traceback"), forms.get("text/plain"))
+            text = _COLOURS.sub("", _join_lines(next(filter(None, said), result.get("evalue"))))
+            is_picture = any(kind.startswith("image/") for kind in forms)
+            pictures += is_picture
+            objects += bool(forms) and not (is_picture or laid_out or text)
+            printed = "\n".join(["```", text.strip("\n"), "```"]) if text.strip() else ""
+            blocks.append(laid_out or printed)
+    if not blocks:
+        raise ValueError("it is no notebook, or an empty one")
+    warnings = warn_of(picture=pictures, embedded_object=objects)
+    text = "\n\n".join(filter(None, blocks))
+    return Converted(text, (), warnings, lost=objects / (len(blocks) + objects))
+
+
+_COLOURS = re.compile(r"\x1b\[[\d;]{0,30}m")
+
+
+def _join_lines(lines: str | list[str] | None) -> str:
+    return lines if isinstance(lines, str) else "".join(map(str, lines or ()))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from contextlib import suppress
 from datetime import date, datetime, time, timedelta
 from decimal import ROUND_HALF_UP, Decimal
 from functools import cache
@@ -263,7 +264,6 @@ def _write_runs(numbers: Iterable[int], write: Callable[[int], str]) -> Iterator
         yield "-".join(map(write, (first, *others[-1:])))
 
 
-_SYMBOLS = range(0xF020, 0xF07F)  # code points under which fonts of symbols have those of ASCII
 _GREEK_CODES = (*range(0x20, 0x7F), *range(0xA0, 0xF0), *range(0xF1, 0xFF))
 _GREEK = (
     " !∀#∃%&∋()∗+,−./0123456789:;<=>?≅ΑΒΧΔΕΦΓΗΙϑΚΛΜΝΟΠΘΡΣΤΥςΩΞΨΖ[∴]⊥_"
@@ -286,12 +286,9 @@ SIGNS: dict[str, dict[int, str]] = {
 
 def symbol(code: str, font: str) -> str:
     """Return the sign that a font of symbols shows for a code; "" for none."""
-    try:
-        point = int(code, 16)
-        known = SIGNS.get(font.lower(), {}).get(point)
-        return known or chr(point - 0xF000 if point in _SYMBOLS else point)
-    except ValueError:
-        return ""
+    with suppress(OverflowError, ValueError):
+        return chr(int(code, 16)).translate(SIGNS.get(font.lower(), {}))
+    return ""
 
 
 def write_table(rows: Iterable[Sequence[str]]) -> str:

@@ -10,8 +10,18 @@ from lxml import etree
 
 from memagent_graph.text import notation
 from memagent_graph.text.html import WebPage
-from memagent_graph.text.office import DEEPEST, LEFT_OUT, SIGNS, Block, OfficeDocument, split_blocks
-from memagent_graph.text.package import child, get, get_integer, local, own_parts, parse_xml
+from memagent_graph.text.office import DEEPEST, LEFT_OUT, SIGNS
+from memagent_graph.text.package import (
+    Block,
+    OfficeDocument,
+    child,
+    get,
+    get_integer,
+    local,
+    own_parts,
+    parse_xml,
+    split_blocks,
+)
 from memagent_graph.text.source import PasswordError
 
 if TYPE_CHECKING:

@@ -142,22 +142,28 @@ _WORD = re.compile(r"(\S+)(\r\n(?=.))?")
 _FIGURE = re.compile("[-+\u2212\\d]")
 _SMALLER, _HIGHER = 0.95, 0.15
 """Share of a sign's size below which a figure is small, and by which one is higher or lower."""
+_LINE = 0.8  # share of a sign's size by which another line is lower
 
 
 class _Sign(NamedTuple):
-    """Where a sign stands on a page, and its height, in points; 0 if it is not known."""
+    """Where a sign stands on a page, its height, in points, and its number; 0 if unknown."""
 
     x: float = 0.0
     y: float = 0.0
     size: float = 0.0
+    number: int = 0
 
 
 def _raise_figures(page: pdfium.PdfTextPage, found: re.Match[str]) -> str:
     """Put figures above or below the rest, after which PDFium ends a line, between signs."""
-    word, line_end = found[1], found[2] or ""
+    word, line_end, places = found[1], found[2] or "", range(*found.span(1))
+    first, second = ([_sign_at(page, found.string, at) for at in places[:2]] * 2)[:2]
+    is_below = second.size and second.y < first.y - first.size * _LINE
+    if is_below and word.isascii() and not raw.FPDFText_GetCharAngle(page, first.number):
+        return "\n".join(word) + line_end  # not joined, as vertical script is
     if not any(map(str.isdigit, word[1:])):
         return found[0]
-    signs = [_sign_at(page, found.string, at) for at in range(*found.span(1))]
+    signs = [_sign_at(page, found.string, at) for at in places]
     base, levels = signs[0], list[int]()
     for sign in signs:
         levels.append(_level_of(base, sign))
@@ -178,7 +184,7 @@ def _sign_at(page: pdfium.PdfTextPage, text: str, at: int) -> _Sign:
     x, y = ctypes.c_double(), ctypes.c_double()
     raw.FPDFText_GetCharOrigin(page, number, x, y)
     _, bottom, _, top = page.get_charbox(number, loose=True)
-    return _Sign(x.value, y.value, top - bottom)
+    return _Sign(x.value, y.value, top - bottom, number)
 
 
 def _level_of(base: _Sign, sign: _Sign) -> int:

@@ -6,7 +6,6 @@ import re
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from openpyxl.formula.translate import Translator, TranslatorError
 from openpyxl.styles.numbers import BUILTIN_FORMATS
 from openpyxl.utils.cell import column_index_from_string
 from openpyxl.utils.datetime import MAC_EPOCH, WINDOWS_EPOCH, from_ISO8601
@@ -38,7 +37,6 @@ class Workbook(Drawing):
         self._formats = [*_formats(package, parts.get("styles", "-"))]
         since = [get(at, "date1904") for at in package.find(self._part, "workbookPr")]
         self._epoch = MAC_EPOCH if {"1", "true"} & {*since} else WINDOWS_EPOCH
-        self._shared: dict[str, tuple[str, str]] = {}
         self._unknown = 0
 
     def all_blocks(self) -> Iterator[str]:
@@ -104,13 +102,9 @@ class Workbook(Drawing):
         text = value.text or "" if value is not None else ""
         if kind == "inlineStr":
             return _rich_text(child(cell, "is"))
-        if formula is not None:
-            shared = get(formula, "si")
-            if formula.text and shared:
-                self._shared[shared] = formula.text, cell.get("r", "")
-            if not text and kind != "str":
-                self._unknown += 1
-                return self._formula(formula.text or "", shared, cell.get("r", ""))
+        if formula is not None and not text and kind != "str":
+            self._unknown += 1
+            return f"={formula.text or ''}"
         at = notation.as_integer(text, -1)
         if kind == "s":
             return self._strings[at] if 0 <= at < len(self._strings) else ""
@@ -124,13 +118,6 @@ class Workbook(Drawing):
             if kind == "d":
                 return notation.show_value(from_ISO8601(text), number_format)
         return show_number(text, number_format, self._epoch)
-
-    def _formula(self, text: str, shared: str, cell: str) -> str:
-        text, origin = (text, cell) if text else self._shared.get(shared, ("", cell))
-        try:
-            return str(Translator(f"={text}", origin=origin).translate_formula(cell))
-        except (TranslatorError, ValueError):
-            return f"={text}"
 
 
 def _comments_of(package: Package, part: str) -> dict[str, str]:

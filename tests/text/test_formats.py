@@ -766,6 +766,7 @@ class TestPdf:
             ("(5 m) Tj {}(2) Tj {}( of 7 m) Tj {}(2) Tj", "5 m^2 of 7 m^2"),
             ("(10) Tj {}(-6) Tj {}(kg) Tj", "10^-6kg"),
             ("(10) Tj {}(n+1) Tj {}( lamps) Tj", "10^(n+1) lamps"),
+            ("(4) Tj 0 -16 Td (7) Tj 0 -16 Td (9) Tj", "4\n7\n9"),
         ],
     )
     def test_raised_figures_stay_apart_from_the_number_before_them(self, tmp_path, drawn, text):
