@@ -18,6 +18,7 @@ from selectolax.lexbor import LexborHTMLParser, SelectolaxError
 from memagent_graph.pictures import write_mark
 from memagent_graph.text import notation
 from memagent_graph.text.charset import decode
+from memagent_graph.text.formats import convert_within
 from memagent_graph.text.ocr import Album
 from memagent_graph.text.package import Package, child, get
 from memagent_graph.text.source import Converted, PasswordError, warn_of
@@ -379,27 +380,34 @@ def read_epub(content: bytes) -> Converted:
         raise ValueError("it is no EPUB, or a damaged one")
     if b"enc#aes" in (package.read("META-INF/encryption.xml") or b""):
         raise PasswordError
-    files = {get(item, "id"): unquote(get(item, "href")) for item in book.iter("{*}item")}
-    order = [get(item, "idref") for item in book.iter("{*}itemref")]
-    pages = (item for item in book.iter("{*}item") if get(item, "media-type") in _PAGE_TYPES)
-    others = [get(item, "id") for item in pages if get(item, "properties") != "nav"]
-    chapters, warnings = list[str](), list[str]()
-    for identifier in dict.fromkeys(order + others):
-        name = files.get(identifier, identifier)
+    items = {get(item, "id"): item for item in book.iter("{*}item")}
+    pages = (key for key, item in items.items() if get(item, "media-type") in _PAGE_TYPES)
+    others = [key for key in pages if get(items[key], "properties") != "nav"]
+    order = dict.fromkeys([*(get(item, "idref") for item in book.iter("{*}itemref")), *others])
+    chapters, warnings, lost = list[str](), list[str](), 0.0
+    for identifier in order:
+        item = items.get(identifier)
+        name, kind = unquote(get(item, "href", identifier)), get(item, "media-type")
         part, why = _join(place, name), "it is missing"
         try:
             if (page := package.read(part)) is not None:
-                chapters.append(WebPage(decode(page), place=(package, part)).write())
+                is_page = "xml" in kind or kind.startswith("text/")  # or a picture, for example
+                shown = WebPage(decode(page), place=(package, part)).write() if is_page else ""
+                found = Converted(shown) if is_page else convert_within(name, page)[1]
+                chapters.append(found.text)
+                warnings += [f"{name} {line}" for line in found.warnings]
+                lost += found.lost
                 continue
         except MemoryError:
             raise
         except Exception as error:  # noqa: BLE001 - an archive has many ways to be broken
             why = f"it is broken ({error})"
         warnings.append(f"did not read the chapter {name}: {why}.")
+        lost += 1
     title = child(book, "metadata", "title")
     heading = f"# {title.text.strip()}" if title is not None and title.text else ""
-    text, lost = "\n\n".join(filter(None, [heading, *chapters])), len(warnings)
-    return Converted(text, (), warnings, lost=lost / max(lost + len(chapters), 1))
+    text = "\n\n".join(filter(None, [heading, *chapters]))
+    return Converted(text, (), warnings, lost=lost / max(len(order), 1))
 
 
 _PAGE_TYPES = {"application/xhtml+xml", "text/html"}

@@ -1146,10 +1146,15 @@ def test_a_book_is_read_with_its_style_sheet_and_with_pages_that_its_order_leave
     parts["o/b.css"] = "@import 'a.css'; .up{vertical-align:super}"
     with ZipFile(book) as archive:
         container = archive.read("META-INF/container.xml")
+    spine += '<item id="n" href="n.bin" media-type="image/x"/>'
+    spine = spine.replace("<spine/>", '<spine><itemref idref="n"/></spine>')
     package = f"<package>{spine}</manifest></package>"
+    parts["o/n.bin"] = "\0"
     write_archive(book, {"META-INF/container.xml": container, "o/a.opf": package, **parts})
 
-    assert read(book).text == "10^6\n\nNote"
+    found = read(book)
+    assert found.text == "10^6\n\nNote"
+    assert (found.lost, found.warnings) == (1 / 3, ["n.bin was not read."])
 
 
 def test_a_chapter_that_is_broken_is_named_and_the_others_are_read(tmp_path):
