@@ -205,11 +205,12 @@ class WebPage:
         if node.attributes.get("aria-hidden") != "true" or not (own := _words_of(node)):
             return False
         if (parent := node.parent).mem_id not in self._beside:
-            shown = (at for at in parent.iter() if at.attributes.get("aria-hidden") != "true")
-            words = sum(map(_words_of, shown), Counter[str]())
-            unshown = (at for at in parent.css("script, style, template"))
-            self._beside[parent.mem_id] = words - sum(map(_words_of, unshown), Counter[str]())
-        return own <= self._beside[parent.mem_id]
+            beside = self._beside[parent.mem_id] = Counter()
+            for at in parent.iter():
+                beside.update({} if at.attributes.get("aria-hidden") == "true" else _words_of(at))
+            for at in parent.css("script, style, template"):
+                beside.subtract(_words_of(at))
+        return all(self._beside[parent.mem_id][word] >= times for word, times in own.items())
 
     def _lay_out_formula(self, node: Any, depth: int) -> str:
         tag, attributes = node.tag, node.attributes

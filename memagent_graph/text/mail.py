@@ -213,7 +213,7 @@ class _Item:
 
 
 _MESSAGE_PAGE, _BODY_PAGE, _SENT, _TYPE = 0x3FFD, 0x3FDE, 0x0039, 0x0C15
-_BODY, _HTML, _HEADERS_SENT, _SUBJECT = 0x1000, 0x1013, 0x007D, 0x0037
+_BODY, _HTML, _RTF, _HEADERS_SENT, _SUBJECT = 0x1000, 0x1013, 0x1009, 0x007D, 0x0037
 _SENDER, _SENDER_ADDRESS = (0x0C1A, 0x0042), (0x5D01, 0x0C1F, 0x0065)
 _NAME, _ADDRESS, _FILE, _FILE_NAME = 0x3001, (0x39FE, 0x3003), 0x3701, (0x3707, 0x3704, 0x3001)
 _PEOPLE = {1: "To", 2: "Cc", 3: "Bcc"}
@@ -240,7 +240,12 @@ def read_outlook_storage(storage: Any, pages: Sequence[int] = ()) -> Converted:
             attached.append(_attach_of_outlook(inner, item.pages))
     sent = timedelta(microseconds=item.number(_SENT, 8) // 10)
     heads |= {"Date": f"{_EPOCH + sent}" if sent else "", "Subject": item.text(_SUBJECT)}
-    return _write_message(heads, item.text(_BODY) or WebPage(item.text(_HTML)).write(), attached)
+    text = item.text(_BODY) or WebPage(item.text(_HTML)).write()
+    if not text and item.binary(_RTF):
+        attached.append(
+            ("text", Converted(warnings=("is packed RTF, and was not read.",), lost=1.0))
+        )
+    return _write_message(heads, text, attached)
 
 
 def _attach_of_outlook(storage: Any, pages: Sequence[int]) -> Attachment:

@@ -6,7 +6,7 @@ import ctypes
 import re
 from functools import partial
 from hashlib import sha256
-from itertools import accumulate, groupby
+from itertools import accumulate, groupby, pairwise
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -156,14 +156,15 @@ class _Sign(NamedTuple):
 
 def _raise_figures(page: pdfium.PdfTextPage, found: re.Match[str]) -> str:
     """Put figures above or below the rest, after which PDFium ends a line, between signs."""
-    word, line_end, places = found[1], found[2] or "", range(*found.span(1))
-    first, second = ([_sign_at(page, found.string, at) for at in places[:2]] * 2)[:2]
-    is_below = second.size and second.y < first.y - first.size * _LINE
-    if is_below and word.isascii() and not raw.FPDFText_GetCharAngle(page, first.number):
-        return "\n".join(word) + line_end  # not joined, as vertical script is
-    if not any(map(str.isdigit, word[1:])):
+    word, line_end = found[1], found[2] or ""
+    begin, end = found.span(1)
+    around = found.string[max(begin - 1, 0) : begin] + found.string[end : end + 1]
+    is_line = len(word) > 1 and word.isascii() and not around.strip("\r\n")
+    if not (is_line or any(map(str.isdigit, word[1:]))):
         return found[0]
-    signs = [_sign_at(page, found.string, at) for at in places]
+    signs = [_sign_at(page, found.string, at) for at in range(*found.span(1))]
+    if is_line and _is_column(page, signs):  # not joined, as vertical script is
+        return "\n".join(word) + line_end
     base, levels = signs[0], list[int]()
     for sign in signs:
         levels.append(_level_of(base, sign))
@@ -175,6 +176,12 @@ def _raise_figures(page: pdfium.PdfTextPage, found: re.Match[str]) -> str:
         part = "".join(letter for _, letter in run)
         parts.append(raise_text(part, level) if _FIGURE.search(part) else part)
     return "".join(parts) + line_end
+
+
+def _is_column(page: pdfium.PdfTextPage, signs: list[_Sign]) -> bool:
+    pairs = pairwise(signs)
+    is_lower = all(low.size and low.y < high.y - high.size * _LINE for high, low in pairs)
+    return is_lower and not raw.FPDFText_GetCharAngle(page, signs[-1].number)
 
 
 def _sign_at(page: pdfium.PdfTextPage, text: str, at: int) -> _Sign:

@@ -1320,6 +1320,14 @@ class TestMail:
             f"Смотри ниже.\n\n## Attachment: Письмо\n\nFrom: Zoë <z@y.z>\nCc: Cy <c@y.z>\n\n{body}"
         )
 
+    def test_a_message_of_outlook_whose_text_is_packed_is_counted(self):
+        packed = Stream("__substg1.0_10090102", b"LZFu")
+
+        found = read_outlook_storage(Storage("", (packed,), ()))
+
+        assert found.warnings == ("attachment text is packed RTF, and was not read.",)
+        assert found.lost == 1 / 2
+
 
 NUMBERS = st.integers(-(10**9), 10**9).map(str)
 WORDS = st.one_of(st.from_regex("[a-z]{1,8}", fullmatch=True), NUMBERS)
