@@ -74,7 +74,7 @@ def open_file(
             if opener is None:
                 return ConvertedSource(path, name, kind, keep=keep)
             return ConvertedSource.of_copy(path, name, kind, opener)
-        if encoding is None and is_binary(sample):
+        if encoding is None and (suffix in ARCHIVES or is_binary(sample)):
             why = f"is a binary file: only text can be read, and {', '.join(sorted(FORMATS))}."
             if suffix in ARCHIVES:
                 why = "is an archive, which is not opened: unpack it, and read its folder."

@@ -30,6 +30,7 @@ _SHEETS = (".xlsx", ".xlsm", ".xltx", ".xltm")
 _OPEN = (".odt", ".ods", ".odp", ".ott", ".ots", ".otp", ".fodt", ".fods", ".fodp")
 PAGES = (".html", ".htm", ".xhtml", ".xht")
 _MAILS = (".eml", ".emlx", ".mbox", ".mht", ".mhtml")
+_CARDS = (".ics", ".vcf")
 
 PICTURES = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp")
 FORMATS = {
@@ -42,6 +43,7 @@ FORMATS = {
     ".epub": "html.read_epub",
     **dict.fromkeys(_MAILS, "mail.read_mail"),
     ".msg": "mail.read_outlook",
+    **dict.fromkeys(_CARDS, "mail.read_card"),
     ".rtf": "formats.read_rtf",
     ".ipynb": "html.read_notebook",
     **dict.fromkeys(PICTURES, "ocr.read_picture"),
@@ -102,7 +104,7 @@ def format_of(suffix: str, head: bytes, tail: bytes) -> str | None:
     return ".html" if suffix in OLDER and _PAGE.match(head) else None
 
 
-PLAIN = frozenset({*_MAILS, ".ipynb", ".fodt", ".fods", ".fodp"})
+PLAIN = frozenset({*_MAILS, *_CARDS, ".ipynb", ".fodt", ".fods", ".fodp"})
 """Suffixes of text that can be read as it is where the `documents` extra is not installed."""
 _SAME = ("lxml", "openpyxl", "psutil", "pypdfium2", "selectolax", "striprtf")
 LIBRARIES = {name: name for name in _SAME} | {"PIL": "pillow", "oxmsg": "python-oxmsg"}

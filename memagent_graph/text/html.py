@@ -206,7 +206,7 @@ class WebPage:
             return False
         if (parent := node.parent).mem_id not in self._beside:
             beside = self._beside[parent.mem_id] = Counter()
-            for at in parent.iter():
+            for at in parent.iter(include_text=True):
                 beside.update({} if at.attributes.get("aria-hidden") == "true" else _words_of(at))
             for at in parent.css("script, style, template"):
                 beside.subtract(_words_of(at))

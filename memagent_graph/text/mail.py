@@ -12,6 +12,7 @@ from email.errors import InvalidBase64LengthDefect
 from email.parser import BytesParser
 from io import BytesIO
 from operator import attrgetter
+from quopri import decodestring
 from typing import TYPE_CHECKING, Any
 
 from memagent_graph.text.charset import decode, widen
@@ -150,11 +151,21 @@ def _text_of(part: Any) -> str:
         text = decode(content)
     text = text.replace("\r\n", "\n")
     if part.get_content_type() in {"text/calendar", "text/vcard"}:
-        return _FOLD.sub("", text)
+        return _unfold(text)
     return text.replace(" \n", "") if part.get_param("delsp") == "yes" else text
 
 
-_FOLD = re.compile(r"\n[ \t]")  # where a line of an invitation goes on
+def read_card(content: bytes) -> Converted:
+    """Read a calendar or a card of contacts, whose lines are folded amid words."""
+    return Converted(_unfold(decode(content).replace("\r\n", "\n")))
+
+
+def _unfold(text: str) -> str:
+    return _QUOTED.sub(lambda line: line[1] + decode(decodestring(line[2].encode())), _FOLD.sub("", text))
+
+
+_FOLD = re.compile(r"\n[ \t]")
+_QUOTED = re.compile(r"(?im)^([^:\n]{0,200};ENCODING=QUOTED-PRINTABLE[^:\n]{0,200}:)((?:.*=\n)*.*)")
 
 
 def _write_message(

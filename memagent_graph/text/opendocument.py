@@ -41,8 +41,7 @@ class OpenDocument(OfficeDocument):
         self._style, self._depth, self._counts, self._label = "", -1, dict[int, int](), ""
         self._fonts = dict[str, str]()
         self._numbering = dict[str, str]()  # lists of styles of paragraphs; "" for none
-        forms = package.find("content.xml", "forms")
-        self._fields = {get(field, "id"): field for form in forms for field in form.iter("{*}*")}
+        self._fields: dict[str, Element] = {}
 
     def all_blocks(self) -> Iterator[str]:
         """Yield headers, body and footers."""
@@ -53,6 +52,8 @@ class OpenDocument(OfficeDocument):
         for margin in self._package.find("styles.xml", "header", "footer"):
             margins[local(margin)] += self._blocks(margin)
         self._learn_styles("content.xml")
+        for form in self._package.find("content.xml", "forms"):
+            self._fields |= {get(field, "id"): field for field in form.iter("{*}*")}
         body = child(self._package.parse("content.xml"), "body")
         if body is None:
             raise ValueError("it has no text of its own, or is damaged")
