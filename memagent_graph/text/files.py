@@ -25,7 +25,7 @@ from memagent_graph import errors
 from memagent_graph.sync import work_through
 from memagent_graph.text.charset import SAMPLE, FileSource, is_binary, open_text
 from memagent_graph.text.converter import AT_ONCE, ConvertedSource, can_convert
-from memagent_graph.text.formats import ARCHIVES, FORMATS, OLDER, PICTURES, PLAIN, format_of
+from memagent_graph.text.formats import FORMATS, OLDER, PICTURES, PLAIN, format_of
 from memagent_graph.text.source import (
     JoinedSource,
     Skipped,
@@ -74,10 +74,8 @@ def open_file(
             if opener is None:
                 return ConvertedSource(path, name, kind, keep=keep)
             return ConvertedSource.of_copy(path, name, kind, opener)
-        if encoding is None and (suffix in ARCHIVES or is_binary(sample)):
+        if encoding is None and is_binary(sample):
             why = f"is a binary file: only text can be read, and {', '.join(sorted(FORMATS))}."
-            if suffix in ARCHIVES:
-                why = "is an archive, which is not opened: unpack it, and read its folder."
             if suffix in OLDER:
                 why = f"is in a format that cannot be read, {suffix}: save it as {OLDER[suffix]}."
             message = f"{name} {why}"

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from memagent_graph.pictures import MARK, without_marks, without_numbers
 from memagent_graph.text.charset import decode
-from memagent_graph.text.notation import write_scripts
+from memagent_graph.text.notation import MOST_LEVELS, write_scripts
 from memagent_graph.text.source import Converted, warn_of
 from memagent_graph.text.terms import replace_surrogates
 
@@ -55,10 +55,9 @@ OLDER = {
     **dict.fromkeys((".ppt", ".pps", ".key"), ".pptx"),
     **dict.fromkeys((".djvu", ".ps", ".xps", ".oxps"), ".pdf"),
     **dict.fromkeys((".mobi", ".azw", ".azw3"), ".epub"),
+    **dict.fromkeys((".7z", ".bz2", ".gz", ".rar", ".tar", ".tgz", ".xz", ".zip"), "a folder"),
 }
 """Suffixes of documents that cannot be read, with the format in which to save them."""
-ARCHIVES = frozenset({".7z", ".bz2", ".gz", ".rar", ".tar", ".tgz", ".xz", ".zip"})
-"""Suffixes of files that hold others, which may be documents."""
 _TYPES = {
     "application/vnd.ms-outlook": ".msg",
     "application/x-ipynb+json": ".ipynb",
@@ -205,7 +204,6 @@ _FORMULA |= dict.fromkeys((b"moMath", b"moMathPara", b"mrad", b"msSub", b"msSubS
 _FORMULA |= {b"mden": b"/", b"msSup": b"", b"msub": b"", b"msup": b"", b"column": b"\\par "}
 """Words before parts of formulas, which the library leaves out, and what stands for them."""
 _LEVEL = {b"nosupersub", b"plain"}
-_MOST_LEVELS = 8  # levels of raised numbers within raised ones
 _SHOWN = {b"object", b"pntext", b"result", b"upr"}
 """Words that begin what is shown, and that the library leaves out."""
 _SETTINGS = {b"cs", b"ds", b"s", b"ts", *_FORMULA}
@@ -259,7 +257,7 @@ def _prepare_rtf(content: bytes, written: Mapping[str, str]) -> bytes:  # noqa: 
         elif word in _SHOWN:
             continue
         elif word in _RAISING or word in _FORMULA:
-            outer = around[-1][1][0][:_MOST_LEVELS] if around else b""
+            outer = around[-1][1][0][: MOST_LEVELS - 1] if around else b""
             raised = outer + _RAISING[word] if word in _RAISING else script[0]
             now = b"" if number == b"0" else raised, script[1]
             piece = _FORMULA.get(word, piece)

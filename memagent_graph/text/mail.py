@@ -161,7 +161,9 @@ def read_card(content: bytes) -> Converted:
 
 
 def _unfold(text: str) -> str:
-    return _QUOTED.sub(lambda line: line[1] + decode(decodestring(line[2].encode())), _FOLD.sub("", text))
+    return _QUOTED.sub(
+        lambda line: line[1] + decode(decodestring(line[2].encode())), _FOLD.sub("", text)
+    )
 
 
 _FOLD = re.compile(r"\n[ \t]")

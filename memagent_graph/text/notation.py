@@ -56,14 +56,14 @@ def write_scripts(text: str) -> str:
     for pair in ("\x0f\x0e", "\x11\x10", "\x14\x13"):
         text = text.replace(pair, "")
     before = ""
-    for _ in range(_MOST_LEVELS):
+    for _ in range(MOST_LEVELS):
         if before == text:
             break
         before, text = text, _SCRIPT.sub(_write_script, text)
     return text.translate(_REST)
 
 
-_MOST_LEVELS = 9  # most levels of raised numbers within raised ones
+MOST_LEVELS = 9  # most levels of raised numbers within raised ones
 _REST = dict.fromkeys(range(0x0E, 0x12)) | dict.fromkeys((0x13, 0x14), "~~")
 
 
