@@ -37,12 +37,12 @@ def decode(content: bytes) -> str:
     encoding = _find_encoding(content[:4096])
     with suppress(UnicodeDecodeError):
         return content.decode(encoding or "utf-8", "replace" if encoding else "strict")
-    if named := _declared_by(content):
+    if named := _find_named(content):
         return content.decode(named, "replace")
     return content.decode(guess_encoding(content)[0] or "utf-8", "replace")
 
 
-def _declared_by(content: bytes) -> str | None:
+def _find_named(content: bytes) -> str | None:
     """Return the encoding that a page or a file of XML says it has; bytes say it is Unicode."""
     found = _CHARSET.search(content[:4096])
     with suppress(LookupError):
@@ -129,7 +129,7 @@ def open_text(
         return source
     found, confidence = "utf-8", 1.0  # type: tuple[str | None, float]
     if source.invalid * 10 > source.beyond_ascii:
-        found = _declared_by(sample)
+        found = _find_named(sample)
         if found is None:
             found, confidence = guess_encoding(source.lines_beyond_ascii())
     hint = "convert it to UTF-8, or name its encoding with open_source(..., encoding=...)."
