@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import errno
 import glob
 import json
 import os
 import re
 import reprlib
-import stat
 import tempfile
 import warnings
 import weakref
@@ -45,30 +43,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from memagent_graph.text.charset import Opener
-
-
-def open_unlinked(path: str, flags: int) -> int:
-    """Open a file by its absolute path, or fail if a part of it has become a link."""
-    if os.open not in os.supports_dir_fd:  # Windows
-        return os.open(path, flags)
-    root, *folders, last = Path(path).parts
-    follow = os.O_NOFOLLOW | os.O_CLOEXEC
-    at = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        for folder in folders:
-            below = os.open(folder, _LOOK | os.O_DIRECTORY | follow, dir_fd=at)
-            os.close(at)
-            at = below
-        found = os.open(last, flags | os.O_NONBLOCK | follow, dir_fd=at)
-    finally:
-        os.close(at)
-    if not stat.S_ISREG(os.fstat(found).st_mode):
-        os.close(found)
-        raise OSError(errno.EINVAL, "not a file", path)
-    return found
-
-
-_LOOK = getattr(os, "O_PATH", os.O_RDONLY)
 
 
 def open_file(
