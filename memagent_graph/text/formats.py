@@ -30,7 +30,6 @@ _SHEETS = (".xlsx", ".xlsm", ".xltx", ".xltm")
 _OPEN = (".odt", ".ods", ".odp", ".ott", ".ots", ".otp", ".fodt", ".fods", ".fodp")
 PAGES = (".html", ".htm", ".xhtml", ".xht")
 _MAILS = (".eml", ".emlx", ".mbox", ".mht", ".mhtml")
-_CARDS = (".ics", ".vcf")
 
 PICTURES = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp")
 FORMATS = {
@@ -43,7 +42,7 @@ FORMATS = {
     ".epub": "html.read_epub",
     **dict.fromkeys(_MAILS, "mail.read_mail"),
     ".msg": "mail.read_outlook",
-    **dict.fromkeys(_CARDS, "mail.read_card"),
+    **dict.fromkeys((".ics", ".vcf"), "mail.read_card"),
     ".rtf": "formats.read_rtf",
     ".ipynb": "html.read_notebook",
     **dict.fromkeys(PICTURES, "ocr.read_picture"),
@@ -58,21 +57,6 @@ OLDER = {
     **dict.fromkeys((".7z", ".bz2", ".gz", ".rar", ".tar", ".tgz", ".xz", ".zip"), "a folder"),
 }
 """Suffixes of documents that cannot be read, with the format in which to save them."""
-_TYPES = {
-    "application/vnd.ms-outlook": ".msg",
-    "application/x-ipynb+json": ".ipynb",
-    "application/xhtml+xml": ".xhtml",
-    "message/rfc822": ".eml",
-    "text/html": ".html",
-}
-"""Suffixes by media type; documents of other types are known by their content."""
-
-
-def suffix_of_type(media_type: str) -> str:
-    """Return the suffix of files of a media type that their content does not say; or else ""."""
-    return _TYPES.get(media_type.strip().lower(), "")
-
-
 _IN_ARCHIVE = {
     b"word/document.xml": ".docx",
     b"xl/workbook.xml": ".xlsx",
@@ -103,7 +87,7 @@ def format_of(suffix: str, head: bytes, tail: bytes) -> str | None:
     return ".html" if suffix in OLDER and _PAGE.match(head) else None
 
 
-PLAIN = frozenset({*_MAILS, *_CARDS, ".ipynb", ".fodt", ".fods", ".fodp"})
+PLAIN = frozenset({*_MAILS, ".ics", ".vcf", ".ipynb", ".fodt", ".fods", ".fodp"})
 """Suffixes of text that can be read as it is where the `documents` extra is not installed."""
 _SAME = ("lxml", "openpyxl", "psutil", "pypdfium2", "selectolax", "striprtf")
 LIBRARIES = {name: name for name in _SAME} | {"PIL": "pillow", "oxmsg": "python-oxmsg"}

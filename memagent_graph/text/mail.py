@@ -11,8 +11,6 @@ from email import message_from_string, policy
 from email.errors import InvalidBase64LengthDefect
 from email.parser import BytesParser
 from io import BytesIO
-from operator import attrgetter
-from quopri import decodestring
 from typing import TYPE_CHECKING, Any
 
 from memagent_graph.text.charset import decode, widen
@@ -27,20 +25,21 @@ if TYPE_CHECKING:
 
 def read_mail(content: bytes) -> Converted:
     """Read a message of e-mail with its attachments, or all of a mailbox."""
+    if content.startswith((codecs.BOM_UTF16_BE, codecs.BOM_UTF16_LE)):
+        content = decode(content).encode()
     content = content.removeprefix(codecs.BOM_UTF8).lstrip()
     if b"\n" not in content:
         content = content.replace(b"\r", b"\n")
     if content.startswith(b"From "):
         found = [_read_message(_parse(mail)) for mail in _FROM.split(content) if mail]
         warnings = [line for mail in found for line in mail.warnings]
-        text, lost = "\n\n-----\n\n".join(mail.text for mail in found), sum(map(_LOST, found))
+        text, lost = "\n\n-----\n\n".join(one.text for one in found), sum(one.lost for one in found)
         return Converted(text, (), warnings, lost=lost / len(found))
     if counted := _COUNT.match(content):  # Apple Mail: the length, the message, its properties
         content = content[counted.end() :][: int(counted[1])]
     return _read_message(_parse(content))
 
 
-_LOST = attrgetter("lost")
 _FROM = re.compile(
     rb"(?:\A|\n\r?\n)From [^ \r\n]++"
     rb"(?: (?=[^\r\n]*[a-z] {1,2}(?:\d\d? |[12]\d{3} )\d\d?:\d\d)[^\r\n]*+)?\r?\n"
@@ -151,23 +150,16 @@ def _text_of(part: Any) -> str:
         text = decode(content)
     text = text.replace("\r\n", "\n")
     if part.get_content_type() in {"text/calendar", "text/vcard"}:
-        return _unfold(text)
+        return _FOLD.sub("", text)
     return text.replace(" \n", "") if part.get_param("delsp") == "yes" else text
 
 
 def read_card(content: bytes) -> Converted:
     """Read a calendar or a card of contacts, whose lines are folded amid words."""
-    return Converted(_unfold(decode(content).replace("\r\n", "\n")))
-
-
-def _unfold(text: str) -> str:
-    return _QUOTED.sub(
-        lambda line: line[1] + decode(decodestring(line[2].encode())), _FOLD.sub("", text)
-    )
+    return Converted(_FOLD.sub("", decode(content).replace("\r\n", "\n")))
 
 
 _FOLD = re.compile(r"\n[ \t]")
-_QUOTED = re.compile(r"(?im)^([^:\n]{0,200};ENCODING=QUOTED-PRINTABLE[^:\n]{0,200}:)((?:.*=\n)*.*)")
 
 
 def _write_message(

@@ -1691,12 +1691,12 @@ PARTS = "Content-Type: multipart/{}; boundary=x\n\n--x\n{}\n--x--"
         ("s.rtf", rf"{{\rtf1 {RTF_FORM}}}", "\u2612 \u2610 Husum"),
         ("t.rtf", r"{\rtf1 A{\*\do{\dptxbxtext Odo\par}} 4\-711}", "A\n\n Odo\n\n 4711"),
         ("a.doc", r"{\rtf1 Odo}", "Odo"),
-        ("a.ics", b"SUMMARY:Ro\r\n om 47\r\n 11\r\n", "SUMMARY:Room 4711\n"),
         (
-            "a.vcf",
-            "N;ENCODING=QUOTED-PRINTABLE:M=C3=\n=BCller\nTEL:47",
-            "N;ENCODING=QUOTED-PRINTABLE:Müller\nTEL:47",
+            "w.eml",
+            "\ufeffSubject: Lease\n\nOdo signed.".encode("utf-16-le"),
+            "Subject: Lease\n\nOdo signed.",
         ),
+        ("a.ics", b"SUMMARY:Ro\r\n om 47\r\n 11\r\n", "SUMMARY:Room 4711\n"),
         ("a.fb2", DECLARED.encode("cp1251"), DECLARED),
         ("b.doc", "<html><p>Odo</p></html>", "Odo"),
         (
