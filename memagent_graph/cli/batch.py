@@ -46,12 +46,6 @@ def read_task_file(file: Path, answered: set[str]) -> tuple[list[Task], int]:
             )
             print(message, file=sys.stderr)
             continue
-        if isinstance(given, str) and _names_file(given, file.parent):
-            print(
-                f"memagent: {file}:{number}: {given!r} is read as text. There is a file of that "
-                f'name: {{"path": {json.dumps(given)}}} would read it.',
-                file=sys.stderr,
-            )
         if name not in answered:
             tasks.append(task)
     return tasks, bad
@@ -68,14 +62,6 @@ def _document(given: object, folder: Path) -> object:
             return [_document(item, folder) for item in given]
     message = f"`document` is {given!r}"
     raise TypeError(message)
-
-
-def _names_file(text: str, folder: Path) -> bool:
-    """Whether a text is the name of a file: somebody may have meant that."""
-    try:
-        return bool(text.strip()) and (folder / text).is_file()
-    except (OSError, ValueError):  # too long, or not a name
-        return False
 
 
 _EXAMPLES = """Answer a file of questions, many at once.
