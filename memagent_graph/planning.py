@@ -95,7 +95,7 @@ def plan(
     if questions < 1:
         message = f"A plan is for 1 question or more, not {questions}."
         raise ConfigurationError(message)
-    config, counter = config or ReadingConfig(), load_tokenizer(tokenizer)
+    config, counter = ReadingConfig.model_validate(config or {}), load_tokenizer(tokenizer)
     if config.how == "auto" and config.skim is None:
         config = config.model_copy(update={"skim": LEXICAL})
     asked, memory = counter.count(question) + config.instruction_tokens, config.memory_tokens

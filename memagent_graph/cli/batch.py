@@ -14,6 +14,7 @@ from memagent_graph.cli.options import Keeps, Reads, check_server, takes_options
 from memagent_graph.cli.terminal import report_errors, to_json
 from memagent_graph.errors import ConfigurationError
 from memagent_graph.memory.stores import open_store
+from memagent_graph.text.files import warn_of_path
 
 if TYPE_CHECKING:
     from memagent_graph.batch import Result, Task
@@ -55,6 +56,7 @@ def _document(given: object, folder: Path) -> object:
     """A document as the graph takes it, its paths relative to the folder of the tasks."""
     match given:
         case str(text):
+            warn_of_path(str(folder / text))
             return text
         case {"path": str(path)}:
             return {"path": str(folder / path)}

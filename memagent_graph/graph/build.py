@@ -172,7 +172,7 @@ def create_memagent(
         >>> out["answer"], out["usage"]["calls"]
         ('The vault opens at 6:40.', 6)
     """
-    config = config or ReadingConfig()
+    config = ReadingConfig.model_validate(config or {})
     counter = None if tokenizer is None else load_tokenizer(tokenizer)
     reader = resolve_reader(
         model,

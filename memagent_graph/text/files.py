@@ -258,13 +258,11 @@ def open_source(
 _PATH_CHARACTERS = 1024  # longest text, in characters, that is looked up as the name of a file
 
 
-def _warn_of_path(text: str) -> None:
+def warn_of_path(text: str) -> None:
     """Warn if a document is the name of a file or an address: its text was perhaps meant."""
-    if len(text) > _PATH_CHARACTERS:
-        return
     found = "a web address, and nothing is downloaded: save it as a file, and pass its Path."
-    if is_file := os.path.isfile(text):  # noqa: PTH113 - of any text
-        found = f"also the name of a file: to read the file, pass Path({text!r})."
+    if is_file := len(text) <= _PATH_CHARACTERS and os.path.isfile(text):  # noqa: PTH113 - of any
+        found = f'also the name of a file, which {{"path": {json.dumps(text)}}} would read.'
     if is_file or (_ADDRESS.match(text) and len(text.split()) == 1):
         message = f"The document is the text {text!r}, which is {found}"
         # Not in the source's warnings: a client of a server could look for files with them.
@@ -287,7 +285,7 @@ def _open(  # noqa: C901, PLR0912 - a list of kinds
     if encoding is not None:
         raise errors.SourceError("An encoding is for one text file or bytes: open each by itself.")
     if isinstance(document, str):
-        _warn_of_path(document)
+        warn_of_path(document)
         return TextSource(document, name or "text")
     if isinstance(document, dict):
         return _open_record(document)
