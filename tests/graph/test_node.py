@@ -188,7 +188,7 @@ def test_text_that_is_the_name_of_a_file_is_read_as_text_with_a_warning(tmp_path
     Path("contract.txt").write_text("Ann signed.")
     graph = host()
 
-    with pytest.warns(UserWarning, match=r"Path\('contract.txt'\)"):
+    with pytest.warns(UserWarning, match='"path": "contract.txt"'):
         out = graph.invoke({"query": "?", "contract": "contract.txt"})
 
     assert out["finding"] == chain("", "contract.txt")
