@@ -6,7 +6,6 @@ from itertools import pairwise
 
 import pytest
 from conversations import NEVER, ROOMY, Keeper, graph_with, is_valid, of, say, turns, words_in
-from fixed_readers import Broken
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from langchain_core.messages import AIMessage, HumanMessage, SystemMessage
@@ -38,15 +37,6 @@ def chat(count, start=0):
 
 def said(memory):
     return [int(number) for number in re.findall(r"saying (\d+)\.", memory)]
-
-
-def test_what_lies_beyond_the_window_is_folded_and_the_rest_stays():
-    memory = ConversationMemory(Keeper(), window=6, **AT_WINDOW)
-
-    stays = memory.observe(chat(5), **WHO)
-
-    assert [message.text for message in stays] == [f"saying {number}." for number in range(4, 9)]
-    assert said(memory.load("ann")) == [*range(9)]
 
 
 def test_what_waits_leaves_where_the_rest_has_no_room_and_is_found_word_for_word():
@@ -224,15 +214,10 @@ def test_two_memory_nodes_run_in_one_step():
     assert notes.load("ann") == other.load("ann") != ""
 
 
-def test_a_conversation_goes_on_when_the_store_is_away(caplog):
-    store = Broken()
-    store.away = True
-    memory = ConversationMemory(window=1)
-    graph = graph_with(memory, store=store)
+def test_how_long_a_store_is_waited_for_is_read_when_it_is_first_used(monkeypatch):
+    memory = ConversationMemory(Keeper(), window=6, **AT_WINDOW)
+    memory.observe(chat(5), **WHO)
 
-    said = {"messages": [("human", "one"), ("ai", "two"), ("human", "three")]}
-    out = graph.invoke(said, {"configurable": {"thread_id": "t"}})
+    monkeypatch.setenv("MEMAGENT_STORE_SECONDS", "soon")
 
-    assert memory.flush() == 4
-    assert [message.text for message in out["messages"]][:3] == ["one", "two", "three"]
-    assert "gone" in caplog.text
+    assert said(memory.load("ann")) == [*range(9)]
