@@ -51,6 +51,16 @@ def test_nothing_of_a_run_without_writing_is_remembered_ever(access, how):
     assert "yoghurt" not in dump(store)
 
 
+def test_a_run_that_only_writes_is_not_told_what_is_known():
+    agent = agent_with(memory := known(), model=(model := ScriptedChatModel("Noted.")))
+
+    say(agent, "I breed goats.", config("write"))
+    memory.flush()
+
+    assert "Husum" not in model.prompts[-1]
+    assert "goats" in memory.load("ann")
+
+
 def test_observe_save_and_prompt_follow_the_config():
     memory = ConversationMemory("extractive", store=(store := InMemoryStore()))
     ids = {"user": "ann", "thread": "t"}

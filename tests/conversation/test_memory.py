@@ -6,6 +6,7 @@ from itertools import pairwise
 
 import pytest
 from conversations import NEVER, ROOMY, Keeper, graph_with, is_valid, of, say, turns, words_in
+from fixed_readers import Broken
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from langchain_core.messages import AIMessage, HumanMessage, SystemMessage
@@ -221,3 +222,17 @@ def test_how_long_a_store_is_waited_for_is_read_when_it_is_first_used(monkeypatc
     monkeypatch.setenv("MEMAGENT_STORE_SECONDS", "soon")
 
     assert said(memory.load("ann")) == [*range(9)]
+
+
+def test_a_conversation_goes_on_when_the_store_is_away(caplog):
+    store = Broken()
+    store.away = True
+    memory = ConversationMemory(window=1)
+    graph = graph_with(memory, store=store)
+
+    said = {"messages": [("human", "one"), ("ai", "two"), ("human", "three")]}
+    out = graph.invoke(said, {"configurable": {"thread_id": "t"}})
+
+    assert memory.flush() == 4
+    assert [message.text for message in out["messages"]][:3] == ["one", "two", "three"]
+    assert "gone" in caplog.text

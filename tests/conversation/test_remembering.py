@@ -9,11 +9,23 @@ import signal
 import sys
 import threading
 import time
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Annotated, TypedDict
 
 import pytest
-from conversations import NEVER, Keeper, agent_with, graph_with, of, prompted, run, say, words_in
+from conversations import (
+    NEVER,
+    ROOMY,
+    Keeper,
+    agent_with,
+    graph_with,
+    of,
+    prompted,
+    run,
+    say,
+    words_in,
+)
 from langchain.agents import create_agent
 from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, RemoveMessage
@@ -476,6 +488,26 @@ def test_of_many_messages_that_come_at_once_nothing_is_left_out(earlier):
     assert memory.flush() == 0
     (told,) = memory.prompt("ann", about="Which key does box 42 hold?")
     assert "Box 42 holds key 294." in told.text
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_a_client_that_sends_its_history_each_turn_is_folded_once(restarts, tmp_path):
+    file, history = str(tmp_path / "store.sqlite"), []
+    with open_store(file) as first:
+        for number in range(5):
+            # Another process knows only what the store has.
+            with open_store(file) if restarts else nullcontext(first) as store:
+                memory = ConversationMemory(Keeper(), store=store, config=ROOMY, **SOON)
+                agent = create_agent(
+                    ScriptedChatModel("Noted."), middleware=[MemAgentMiddleware(memory)]
+                )
+                history.append({"role": "user", "content": f"I bought boat number {number}."})
+                done = run(agent, {"messages": history}, MONDAY)
+                memory.flush()
+                history.append({"role": "assistant", "content": done["messages"][-1].text})
+        notes = ConversationMemory(store=first).load("ann")
+
+    assert [notes.count(f"boat number {n}.") for n in range(5)] == [1] * 5
 
 
 @pytest.mark.parametrize("flushed", [True, False])

@@ -57,6 +57,7 @@ from memagent_graph import (
     create_memory_tools,
 )
 from memagent_graph.conversation.catch_up import catch_up
+from memagent_graph.conversation.node import RememberingState
 from memagent_graph.errors import ConfigurationError, ModelError
 from memagent_graph.testing import ScriptedChatModel, call_tool
 
@@ -153,6 +154,27 @@ def test_a_tool_that_another_user_approves_writes_for_the_one_who_asked(how):
     assert "epilepsy" not in told(memory, "bo", "epilepsy")
 
 
+def test_an_agent_within_a_graph_that_another_user_resumes_keeps_the_words_apart():
+    @tool
+    def refund(amount: int) -> str:
+        """Pay back."""
+        return interrupt("May it be paid back?")
+
+    memory = new_memory()
+    model = ScriptedChatModel(call_tool("refund", amount=5), "Paid.", "Noted.", "Noted.")
+    agent = agent_with(memory, tools=[refund], model=model, checkpointer=None)
+    graph = StateGraph(MessagesState).add_node("agent", agent).add_edge(START, "agent")
+    graph = graph.compile(InMemorySaver())
+
+    say(graph, "I suffer from epilepsy.", ANN)
+    graph.invoke(Command(resume="yes"), BO)
+    say(graph, "I manage the desk.", BO)
+
+    assert "epilepsy" in told(memory, "ann", "epilepsy")
+    assert "epilepsy" not in told(memory, "bo", "epilepsy")
+    assert "desk" in told(memory, "bo", "desk")
+
+
 @HOSTS
 def test_after_a_kill_each_user_is_caught_up_with_alone_and_no_mark_of_a_client_is_believed(host):
     memory, saver = new_memory(), InMemorySaver()
@@ -224,6 +246,32 @@ def test_a_mark_that_is_none_breaks_no_turn(mark):
     memory.flush()
 
     assert "sail" in memory.load("ann")
+
+
+def test_a_node_that_comes_again_in_a_resumed_run_goes_on_with_the_user_who_spoke():
+    def ask(_):
+        return {"messages": [AIMessage(interrupt("May it be paid back?"))]}
+
+    memory, told_to = new_memory(), []
+
+    def reply(state: RememberingState):
+        user = state["memory_user"]
+        told_to.append((user, memory.prompt(user, about="epilepsy") != []))
+        return {"messages": [AIMessage("Noted.")]}
+
+    builder = StateGraph(ConversationState).add_node("remember", ConversationNode(memory))
+    builder.add_node("ask", ask).add_node("again", ConversationNode(memory))
+    builder.add_node("reply", reply).add_node("note", ConversationNode(memory))
+    for edge in (START, "remember"), ("remember", "ask"), ("ask", "again"), ("again", "reply"):
+        builder.add_edge(*edge)
+    graph = builder.add_edge("reply", "note").compile(InMemorySaver())
+
+    say(graph, "I suffer from epilepsy.", ANN)
+    memory.flush()
+    graph.invoke(Command(resume="Paid."), BO)
+
+    assert told_to == [("ann", True)]
+    assert "epilepsy" not in told(memory, "bo", "epilepsy")
 
 
 def stop(_):

@@ -152,6 +152,18 @@ def test_several_questions_show_nothing_of_the_last_reading_of_their_thread():
     assert {one.id for one in kept} < {one.id for one in versions_in(saver)}
 
 
+def test_max_calls_holds_for_all_questions_together():
+    reader = Asked()
+
+    out = ask(reader, QUESTIONS[:4], max_calls=14)
+
+    assert [record["stopped"] for record in out["answers"]] == ["max_calls"] * 4
+    assert len(reader.spans) + reader.answers <= 14
+    assert [record["usage"]["calls"] for record in out["answers"]] == [3] * 4
+    with pytest.raises(ConfigurationError, match="32 or more"):
+        ask(reader, QUESTIONS, max_calls=14)
+
+
 @pytest.mark.parametrize(
     ("asked", "error"),
     [

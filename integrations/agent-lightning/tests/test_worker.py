@@ -35,18 +35,18 @@ async def served(gateway, *workers):
 
 
 @pytest.mark.slow
-async def test_100_rollouts_are_read_in_one_event_loop_at_once():
-    async with Gateway(knows, hold=100) as gateway:
-        for number in range(100):
+async def test_200_rollouts_are_read_in_one_event_loop_at_once():
+    async with Gateway(knows, hold=200) as gateway:
+        for number in range(200):
             gateway.add(f"r{number}", {**TASK, "document": "The vault opens at 6:40."})
         worker = Worker(gateway.url, config=SMALL, poll=0.01)
 
         await served(gateway, worker)
 
-    assert gateway.most == 100
+    assert gateway.most == 200
     assert {one["state"] for one in gateway.rollouts.values()} == {"succeeded"}
     assert all(one["rewards"] == [1.0] for one in gateway.rollouts.values())
-    assert worker.done == 100
+    assert worker.done == 200
 
 
 @pytest.mark.slow

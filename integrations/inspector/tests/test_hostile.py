@@ -87,6 +87,18 @@ def test_hostile_text_in_every_field_is_shown_and_does_nothing(page, bank, text)
     assert forgotten.status_code == 400
 
 
+@pytest.mark.parametrize("text", [one for one in HOSTILE if one.isprintable() or "\x1b" in one])
+def test_hostile_text_is_stored_as_it_was_typed(page, bank, text):
+    store_memory(bank, text, "before")
+    seen = bank.get(text).id
+
+    answer = page.post("/edit", data={"of": text, "seen": seen, "text": text})
+
+    assert answer.status_code == 303
+    assert bank.get(text).text == text
+    assert page.get(answer.headers["location"]).status_code == 200
+
+
 def test_records_that_lie_about_their_numbers_break_no_page(page, bank):
     odd = change(make_version("odd"), length=0, start=-5, end=10**12, step=-1, tokens=-1)
     odd = change(odd, evidence=(Evidence("odd", "a", -3, -10, 10**12),), skipped=((9, -9),))

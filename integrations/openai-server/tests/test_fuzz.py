@@ -11,7 +11,7 @@ from memagent_openai_server.responses import ResponseRequest
 
 CHAT, RESPONSES = "/v1/chat/completions", "/v1/responses"
 FIELDS = {CHAT: ChatRequest.model_fields, RESPONSES: ResponseRequest.model_fields}
-MANY = settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+MANY = settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=30)
 JSON = st.recursive(
     st.none()

@@ -346,6 +346,15 @@ def test_what_has_no_end_and_is_no_body_is_hung_up_on(builtin, head, rest):
                 connection.sendall(rest)
 
 
+def test_a_body_that_is_announced_too_long_is_refused_before_it_is_sent(builtin):
+    head = (
+        f"POST {CHAT} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
+        f"content-length: {2**40}\r\nexpect: 100-continue\r\n\r\n"
+    )
+
+    assert sent(builtin, head.encode()).startswith(b"HTTP/1.1 413")
+
+
 def test_slow_bodies_are_given_up(serve):
     server = serve(limits=Limits(body_seconds=0.5))
     head = (

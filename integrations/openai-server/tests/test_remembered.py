@@ -163,6 +163,15 @@ def test_each_turn_is_remembered_once_however_often_it_is_sent(start, upstream):
         assert upstream.folded.count(f"user: {text}") == 1
 
 
+def test_what_is_said_again_in_another_chat_is_another_message(start, upstream):
+    server = start()
+    chat(server, "Hello.", "Hi.", "I breed emus.", user="joe")
+    chat(server, "Good day.", "Hi.", "I breed emus.", user="joe")
+    server.close()
+
+    assert upstream.folded.count("user: I breed emus.") == 2
+
+
 def test_a_reply_that_calls_tools_is_not_the_end_of_a_turn(start, upstream):
     server = start()
     call = {"id": "c", "type": "function", "function": {"name": "find", "arguments": "{}"}}

@@ -46,6 +46,21 @@ def test_the_curl_line_of_the_readme_works_against_the_built_in_reader(tmp_path,
     assert completion["choices"][0]["message"]["content"] == "The vault opens at 6:40."
 
 
+def test_an_sdk_with_a_key_talks_to_it_and_the_log_has_no_key(tmp_path, environment):
+    with serving(tmp_path, {**environment, "MEMAGENT_API_KEYS": f"ann {KEY}"}) as (process, url):
+        client = OpenAI(base_url=f"{url}/v1", api_key=KEY)
+        client.models.list()
+        client.close()
+        process.terminate()
+        assert process.wait(120) == 0
+
+    lines = (tmp_path / "log").read_text().splitlines()
+    records = [json.loads(line) for line in lines if line.startswith("{")]
+    assert records[0]["event"] == "starting"
+    assert any(record.get("tenant") == "ann" for record in records)
+    assert KEY not in "\n".join(lines)
+
+
 def test_the_chats_of_the_readme_are_remembered_over_a_restart(redis, tmp_path, environment):
     readme = (INTEGRATION / "README.md").read_text("utf-8")
     (block,) = re.findall(r"```sh\n(say\(\) .*?)```", readme, re.DOTALL)

@@ -169,6 +169,18 @@ def test_an_error_that_calls_itself_a_success_is_an_error(behind, upstream):
     check_silent(found)
 
 
+def test_a_refusal_after_a_reading_is_reworded_too(behind, upstream, asked):
+    behind.ask(asked(500))
+    upstream.script = [
+        {"status": 400, "error": {"message": LEAK, "param": "tools[0].function"}}
+    ] * 2
+
+    for stream in (False, True):
+        found = caught(behind, asked(500), tools=[TOOL], stream=stream)
+        assert found.param == "tools[0].function"
+        check_silent(found)
+
+
 def logged(caplog) -> list[dict]:
     lines = [
         json.loads(JsonLines().format(each)) for each in caplog.records if each.name == log.name
