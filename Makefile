@@ -83,7 +83,7 @@ DOCS_PORT ?= 8000
 MKDOCS := NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs
 
 # More than cores: many tests wait.
-WORKERS ?= 3
+WORKERS ?= 4
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 # The files with tests of a mark: to import all others takes a worker ten seconds.
 marked = $(sort $(shell grep -rl --include='test_*.py' 'mark\.$(1)' tests integrations))

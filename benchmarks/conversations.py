@@ -54,7 +54,7 @@ from memagent_graph.conversation.thread import remind
 from memagent_graph.evaluation.methods import PassageSearch
 from memagent_graph.evaluation.scores import holds, normalize
 from memagent_graph.memory.stores import open_store
-from memagent_graph.models.resolve import resolve_model
+from memagent_graph.readers.resolve import resolve_model
 from memagent_graph.testing import ScriptedChatModel, call_tool
 from memagent_graph.text.terms import specific_terms, terms
 from memagent_graph.text.tokens import EstimatingTokenizer

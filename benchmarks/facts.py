@@ -34,7 +34,7 @@ from memagent_graph import Facts, Prompts, ReadingConfig, create_memagent
 from memagent_graph.facts.record import read_fact
 from memagent_graph.facts.rules import overwrite
 from memagent_graph.models.reply import find_boxed
-from memagent_graph.models.resolve import resolve_model
+from memagent_graph.readers.resolve import resolve_model
 from memagent_graph.testing import ScriptedChatModel
 from memagent_graph.text.source import TextSource
 

@@ -35,9 +35,9 @@ from memagent_graph.errors import MemAgentError
 from memagent_graph.evaluation.methods import make_method
 from memagent_graph.evaluation.scores import holds
 from memagent_graph.evidence.statements import statements
-from memagent_graph.models.resolve import resolve_model
 from memagent_graph.readers.chat import ChatReader
 from memagent_graph.readers.replies import says_not_found
+from memagent_graph.readers.resolve import resolve_model
 from memagent_graph.text.chunks import chunks
 from memagent_graph.text.source import TextSource
 from memagent_graph.text.tokens import EstimatingTokenizer, load_tokenizer

@@ -17,7 +17,7 @@ from langgraph.graph import END, START, StateGraph
 from memagent_graph import ConversationMemory, ConversationState, ReplyNode
 from memagent_graph.errors import ModelError
 from memagent_graph.memory.stores import open_store
-from memagent_graph.models.resolve import resolve_model
+from memagent_graph.readers.resolve import resolve_model
 
 
 def reply(state: ConversationState) -> ConversationState:

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import chain, pairwise
-from math import isfinite
 from typing import TYPE_CHECKING
 
 from memagent_graph.config import LEXICAL, PART_TOKENS, ReadingConfig
 from memagent_graph.errors import ConfigurationError
-from memagent_graph.graph.chunks import starts
 from memagent_graph.graph.passages import Lexical, is_skimmed, room_for_passages, scope
-from memagent_graph.graph.segments import calls_each, merge_levels, most_merges, updates_each
+from memagent_graph.graph.segments import (
+    calls_each,
+    merge_levels,
+    most_merges,
+    starts,
+    updates_each,
+)
 from memagent_graph.readers.base import Reader
 from memagent_graph.text.chunks import chunks
 from memagent_graph.text.files import open_source
@@ -44,7 +48,6 @@ class Plan:
         calls_at_once: segments of all questions, which are read at the same time.
         chain_calls: longest chain of calls that wait for one another: the updates
             of the segment with most chunks, a call for each level of merges, and the answer.
-        dollars: price of all calls; None if no price was given.
     """
 
     questions: int
@@ -57,7 +60,6 @@ class Plan:
     window_tokens: int
     calls_at_once: int
     chain_calls: int
-    dollars: float | None
 
 
 def plan(
@@ -66,7 +68,6 @@ def plan(
     config: ReadingConfig | None = None,
     *,
     questions: int = 1,
-    price: tuple[float, float] | None = None,
     tokenizer: TokenizerLike = None,
     concurrency: int = Reader.concurrency,
 ) -> Plan:
@@ -77,7 +78,6 @@ def plan(
         document: anything that the graph reads.
         config: the budgets.
         questions: number of questions about the document in one pass.
-        price: dollars for a million tokens of prompts, and for a million of replies.
         tokenizer: counts tokens; None estimates.
         concurrency: calls that the model answers at once, for `segments="auto"`.
 
@@ -88,12 +88,14 @@ def plan(
 
     Examples:
         >>> from memagent_graph import plan
-        >>> cost = plan("Who pays?", "It rained. " * 90_000, price=(2.5, 10))
-        >>> cost.chunks, cost.calls, round(cost.dollars, 2)
-        (49, 50, 1.3)
+        >>> cost = plan("Who pays?", "It rained. " * 90_000)
+        >>> cost.chunks, cost.calls
+        (49, 50)
     """
-    _check(questions, price)
-    config, counter = config or ReadingConfig(), load_tokenizer(tokenizer)
+    if questions < 1:
+        message = f"A plan is for 1 question or more, not {questions}."
+        raise ConfigurationError(message)
+    config, counter = ReadingConfig.model_validate(config or {}), load_tokenizer(tokenizer)
     if config.how == "auto" and config.skim is None:
         config = config.model_copy(update={"skim": LEXICAL})
     asked, memory = counter.count(question) + config.instruction_tokens, config.memory_tokens
@@ -144,7 +146,6 @@ def plan(
         window_tokens=max(prompt + reply for prompt, reply in calls),
         calls_at_once=questions * len(spans),
         chain_calls=waiting + answers,
-        dollars=(prompts * price[0] + replies * price[1]) / 1e6 if price else None,
     )
 
 
@@ -168,12 +169,3 @@ def _answers(
     if everything <= room_for_passages(config, asked, 0):
         return [call(0)], []
     return [call(0)] if scope(question) == "one" else [], last
-
-
-def _check(questions: int, price: tuple[float, float] | None) -> None:
-    if questions < 1:
-        message = f"A plan is for 1 question or more, not {questions}."
-        raise ConfigurationError(message)
-    if price is not None and not all(isfinite(dollars) and dollars >= 0 for dollars in price):
-        message = f"A price is two numbers of dollars for a million tokens, not {price}."
-        raise ConfigurationError(message)

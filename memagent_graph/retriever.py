@@ -94,11 +94,12 @@ def documents_of(
         part, span, text = items[0].part, _span(items), _read_passages(items)
         if by == "source" and number < _WHOLE_SOURCES and part.length <= _SHORT:
             span, text = (0, part.length), part.read(0, part.length)
-        page = (cited[first] if cites else items[0]).place["page"]
+        page, given = (cited[first] if cites else items[0]).place["page"], metadata_of(part)
+        page = given.get("page") if page is None else page
         score = 0.5 + 0.5 / (number + 1) if cites else 0.5 * -share
         own = _describe(part.name, page, span, score, items, part)
-        metadata = {**metadata_of(part), **own, **about}
-        documents.append(Document(page_content=text, metadata=metadata))
+        known = getattr(part, "id", None) if by == "source" else None
+        documents.append(Document(text, metadata={**given, **own, **about}, id=known))
     return documents
 
 

@@ -107,7 +107,7 @@ def create_reading_tool(
         args_schema=_schema(list(named)),
         response_format="content_and_artifact",
         handle_tool_error=True,
-        handle_validation_error=f"Give questions. Choose one of: {', '.join(named)}.",
+        handle_validation_error=f"Give questions, and a source. Choose one of: {', '.join(named)}.",
     )
 
 

@@ -204,6 +204,7 @@ DOCUMENTS: dict[str, Callable[[Path, str], Path]] = {
     ),
     "a.odp": _opendocument("<draw:page><draw:frame><text:p>*</text:p></draw:frame></draw:page>"),
     "a.eml": _text("From: Ann <ann@example.org>\n\n*\n"),
+    "a.ics": _text("SUMMARY:*"),
     "a.rtf": _text(r"{\rtf1\ansi *\par}"),
     "a.ipynb": _text('{"cells": [{"cell_type": "markdown", "source": ["*"]}]}'),
 }

@@ -45,6 +45,21 @@ def corpus(tmp_path=None):
     return tmp_path
 
 
+def test_the_page_that_a_loader_gave_a_document_and_its_id_come_back():
+    loaded = [Document(LIVES, id="p0", metadata={"source": "x.pdf", "page": 0})]
+    loaded += [Document(SIGNED, id="p7", metadata={"source": "x.pdf", "page": 7})]
+    retriever = MemAgentRetriever(corpus=loaded)
+
+    found = {one.metadata["page"]: one for one in retriever.invoke(QUESTION)}
+    passages = MemAgentRetriever(corpus=loaded, by="passage").invoke(QUESTION)
+
+    assert {page: (one.id, one.page_content) for page, one in found.items()} == {
+        0: ("p0", LIVES),
+        7: ("p7", SIGNED),
+    }
+    assert {one.metadata["page"] for one in passages} == {0, 7}
+
+
 class Matching(BaseRetriever):
     """Finds the documents whose source the query names."""
 

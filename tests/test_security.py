@@ -25,8 +25,8 @@ from memagent_graph.errors import ConfigurationError, ModelError, SourceError, U
 from memagent_graph.memory.bank import diff
 from memagent_graph.memory.stores import open_store
 from memagent_graph.models.endpoint import ChatEndpoint
-from memagent_graph.models.resolve import resolve_model
 from memagent_graph.prompts import Prompts
+from memagent_graph.readers.resolve import resolve_model
 from memagent_graph.text.files import open_source
 
 ROOT = Path(__file__).parents[1]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from importlib.metadata import EntryPoint, entry_points
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
@@ -14,26 +14,8 @@ from memagent_graph.cli.ask import ask
 from memagent_graph.cli.batch import batch
 from memagent_graph.cli.doctor import doctor
 from memagent_graph.cli.evaluate import evaluate
-from memagent_graph.cli.terminal import flush_output, mask_output, report_errors
+from memagent_graph.cli.terminal import flush_output, mask_output
 from memagent_graph.cli.train import train
-from memagent_graph.templates import plural
-
-
-def cache(
-    action: Annotated[
-        Literal["clear"] | None, typer.Argument(help="Remove all cached texts and indexes.")
-    ] = None,
-) -> None:
-    """Show the cache of converted texts and indexes, or clear it."""
-    from memagent_graph.text.cache import folder_of_converted, forget_converted, size_of_converted
-
-    with report_errors():
-        if action:
-            print(f"Removed {plural(forget_converted(), 'text')}.")
-        else:
-            place = folder_of_converted() or "There is no folder"
-            print(f"{place}: {size_of_converted() / 1e6:,.1f} MB")
-
 
 _HELP = """Read documents of any length through a small memory, and answer from it.
 
@@ -73,7 +55,6 @@ app.command("eval", no_args_is_help=True)(evaluate)
 app.command(no_args_is_help=True)(train)
 app.command()(doctor)
 app.add_typer(memory.app, name="memory")
-app.command()(cache)
 
 
 def _print_version(wanted: bool) -> None:  # noqa: FBT001 - typer's signature

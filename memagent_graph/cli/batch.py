@@ -14,6 +14,7 @@ from memagent_graph.cli.options import Keeps, Reads, check_server, takes_options
 from memagent_graph.cli.terminal import report_errors, to_json
 from memagent_graph.errors import ConfigurationError
 from memagent_graph.memory.stores import open_store
+from memagent_graph.text.files import warn_of_path
 
 if TYPE_CHECKING:
     from memagent_graph.batch import Result, Task
@@ -46,12 +47,6 @@ def read_task_file(file: Path, answered: set[str]) -> tuple[list[Task], int]:
             )
             print(message, file=sys.stderr)
             continue
-        if isinstance(given, str) and _names_file(given, file.parent):
-            print(
-                f"memagent: {file}:{number}: {given!r} is read as text. There is a file of that "
-                f'name: {{"path": {json.dumps(given)}}} would read it.',
-                file=sys.stderr,
-            )
         if name not in answered:
             tasks.append(task)
     return tasks, bad
@@ -61,6 +56,7 @@ def _document(given: object, folder: Path) -> object:
     """A document as the graph takes it, its paths relative to the folder of the tasks."""
     match given:
         case str(text):
+            warn_of_path(str(folder / text))
             return text
         case {"path": str(path)}:
             return {"path": str(folder / path)}
@@ -68,14 +64,6 @@ def _document(given: object, folder: Path) -> object:
             return [_document(item, folder) for item in given]
     message = f"`document` is {given!r}"
     raise TypeError(message)
-
-
-def _names_file(text: str, folder: Path) -> bool:
-    """Whether a text is the name of a file: somebody may have meant that."""
-    try:
-        return bool(text.strip()) and (folder / text).is_file()
-    except (OSError, ValueError):  # too long, or not a name
-        return False
 
 
 _EXAMPLES = """Answer a file of questions, many at once.

@@ -201,7 +201,7 @@ def doctor(
 
 def _give_exam(name: str, base_url: str | None, *, as_json: bool) -> bool:
     from memagent_graph.evaluation.exam import examine
-    from memagent_graph.models.resolve import resolve_model
+    from memagent_graph.readers.resolve import resolve_model
 
     model = resolve_model(name, base_url=base_url, temperature=0.0)
     check_server(model)

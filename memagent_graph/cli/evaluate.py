@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -93,6 +94,7 @@ def evaluate(
         for method in ways:
             make_method(method, reader, settings)
         out.mkdir(parents=True, exist_ok=True)
+        record = CallRecord(out / "calls.jsonl")
         running = run.evaluate(
             reader,
             made,
@@ -103,10 +105,11 @@ def evaluate(
             config=settings,
             seed=seed,
             concurrency=concurrency,
-            calls=CallRecord(out / "calls.jsonl"),
+            calls=record,
         )
         total = len([*run.places(made, wanted, samples)]) * len(ways)
-        asyncio.run(_through(running, total))
+        with closing(record):
+            asyncio.run(_through(running, total))
         results = run.load(out)
         title = (
             f"{reader.identity.name}, chunks of {settings.chunk_tokens}, "

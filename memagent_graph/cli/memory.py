@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from memagent_graph import errors
 from memagent_graph.cli.options import (
     Keeps,
     Named,
@@ -28,13 +29,6 @@ from memagent_graph.cli.options import (
     takes_options,
 )
 from memagent_graph.cli.terminal import print_in_style, row
-from memagent_graph.errors import (
-    ConfigurationError,
-    MemAgentError,
-    MemoryNotFoundError,
-    SourceError,
-    StoreError,
-)
 from memagent_graph.memory.stores import wait_for_others
 from memagent_graph.sync import wait_for
 from memagent_graph.templates import plural
@@ -247,7 +241,9 @@ def export(
     """
     with keeps.open_users() as users:
         if sum(map(bool, (names, user, all_users))) > 1:
-            raise ConfigurationError("Give only one of names of memories, --user and --users.")
+            raise errors.ConfigurationError(
+                "Give only one of names of memories, --user and --users."
+            )
         if user or all_users:
             lines = users.export(user or None, markdown=markdown)
         else:
@@ -278,7 +274,7 @@ def import_lines(
 
     with keeps.open_users(create=True) as users:
         if (form is None) != (user is None):
-            raise ConfigurationError("--from and --user go together: name both, or neither.")
+            raise errors.ConfigurationError("--from and --user go together: name both, or neither.")
         text = sys.stdin.read() if str(file) == "-" else file.read_text("utf-8")
         lines = text.splitlines()
         if form is not None and user is not None:
@@ -313,7 +309,7 @@ def _find_read(bank: MemoryBank, memory: str) -> str | None:
     if len(folds := bank.under_way(memory)) > 1:
         where = f"in {len(folds)} parts at once: edit one in `memagent inspect`."
         message = f"{memory!r} is read {where}"
-        raise ConfigurationError(message)
+        raise errors.ConfigurationError(message)
     return folds[0].version if folds else None
 
 
@@ -326,7 +322,7 @@ def _edit_text(text: str) -> str:
             subprocess.run([*shlex.split(editor), str(file)], check=True)  # noqa: S603 - the user's own
         except (OSError, subprocess.CalledProcessError) as error:
             message = f"The editor failed, nothing was changed: {error}"
-            raise MemAgentError(message) from error
+            raise errors.MemAgentError(message) from error
         return file.read_text("utf-8")
 
 
@@ -375,7 +371,7 @@ def forget(
         bank = bank_of(users, None)
         if [name, source, user].count(None) != 2:  # noqa: PLR2004 - one of the three
             message = "Say what to forget: a NAME, a document with --source, or a --user."
-            raise ConfigurationError(message)
+            raise errors.ConfigurationError(message)
         if user is not None:
             _forget_user(users, user, checkpoints, agrees)
             return
@@ -397,7 +393,7 @@ def _forget_source(
 ) -> ForgottenSource | None:
     if not (documents := [*_digests(source), *bank.digests_of(source)]):
         message = f"There is no file {source}, and no memory of a document of that name."
-        raise MemoryNotFoundError(message)
+        raise errors.MemoryNotFoundError(message)
     found = bank.forget_source(*documents, preview=True)
     _print_forgotten_source(found)
     is_wanted = (found.versions or found.cached) and agrees("Forget it?")
@@ -448,7 +444,7 @@ def _digests(document: str) -> list[str]:
             return [file_digest(file, "sha256").hexdigest()]
     try:
         return digests_of(open_source(Path(document)))
-    except SourceError:
+    except errors.SourceError:
         return []
 
 
@@ -492,5 +488,5 @@ def open_saver(file: Path) -> Iterator[SqliteSaver]:
                 f"The checkpoint file {file} cannot be used: {error}. Check the disk and the "
                 "permissions of its folder, or name another file."
             )
-            raise StoreError(message) from error
+            raise errors.StoreError(message) from error
         yield saver

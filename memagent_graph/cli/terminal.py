@@ -165,15 +165,10 @@ def _end_with(error: OSError) -> NoReturn:
         try:
             stream.write(text)
             stream.flush()
-        except OSError:
-            _discard(stream)
+        except OSError:  # dropped: Python would write it again when it ends, and report that
+            with suppress(OSError):
+                os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
     raise typer.Exit(1) from None
-
-
-def _discard(stream: TextIO) -> None:
-    """Drop what cannot be written; Python would write it again when it ends, and report that."""
-    with suppress(OSError):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def _one_line(error: Exception) -> str:

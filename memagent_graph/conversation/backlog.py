@@ -13,7 +13,7 @@ from contextvars import Context
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from time import monotonic
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary, WeakSet
 
 from langgraph.store.base import BaseStore, PutOp
@@ -21,12 +21,12 @@ from langgraph.store.memory import InMemoryStore
 
 from memagent_graph.conversation.messages import as_message
 from memagent_graph.conversation.proposal import change_proposals
-from memagent_graph.conversation.thread import AnonymousUser, name_user
+from memagent_graph.conversation.thread import AnonymousUser
 from memagent_graph.conversation.user_memory import UserMemory
 from memagent_graph.errors import ConfigurationError
 from memagent_graph.memory.atomic import Namespace, atomic
-from memagent_graph.memory.circuit import StoreGuard, guard_of, store_seconds
-from memagent_graph.memory.items import check_namespace
+from memagent_graph.memory.circuit import StoreGuard, guard_of
+from memagent_graph.memory.items import check_namespace, name_user
 from memagent_graph.sync import at_exit, find_held_up_loop, find_loop, soon
 from memagent_graph.templates import plural
 
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from memagent_graph.conversation.form import NotesForm
     from memagent_graph.conversation.messages import Redact
     from memagent_graph.conversation.prompt import Reminders
-    from memagent_graph.conversation.thread import UserId
+    from memagent_graph.memory.items import UserId
 
     FoldWaiting = Callable[[Sequence[BaseMessage], bool], Awaitable[Collection[str]]]
 
@@ -59,7 +59,7 @@ _MOST_USERS = 10_000
 _MOST_THREADS = 100
 """Threads of one user of which a process knows what it has seen."""
 _MOST_SEEN = 2_000
-"""Messages of one thread that a process knows, and lets wait, at most; the oldest go first."""
+"""Messages of one thread that a process knows; beyond that, the oldest go that do not wait."""
 _AGAIN = 1.0
 """Seconds after which messages are due again that their thread did not have yet."""
 _MOST_RECENT = 16
@@ -142,7 +142,8 @@ class Backlog:
             new = {it.id for it in found if it not in known}
             one.seen.update((it.id, (it, m)) for it, m in found.items() if it.id in new or not m)
             one.removed -= new
-            for gone in [*one.seen][1 : 1 + len(one.seen) - _MOST_SEEN]:  # the first begins it
+            done = [key for key, (_, message) in one.seen.items() if not message]
+            for gone in done[1 : 1 + len(one.seen) - _MOST_SEEN]:  # the first begins it
                 del one.seen[gone]
             one.fold = one.fold if one.waiting else None  # it holds the store
             idle = [name for name, other in self._threads.items() if not other.fold]
@@ -374,8 +375,10 @@ class UserMemories:
         self._here = InMemoryStore()
         self.ttl = ttl
         self._guarded = lru_cache(maxsize=1)(ReadOnlyStore)
-        make = partial(UserMemory, ttl=ttl, patience=store_seconds, **cast("Any", limits))
-        self._of = lru_cache(_MOST_RECENT)(make)
+        how: Any = {**limits, "ttl": ttl}
+        self._of = lru_cache(_MOST_RECENT)(
+            lambda at, *of: UserMemory(at, *of, patience=lambda: guard_of(at).seconds, **how)
+        )
 
     def of(self, user: UserId, store: BaseStore | None) -> UserMemory:
         """Return the memory of a user; `store` is the host graph's, used if there is no own one.
@@ -422,10 +425,8 @@ class UserMemories:
 
         own, personal = self.backlog(user, store).settle(ids, thread), self.of(user, store)
         kept, waiting = await personal.episodes.read_all()
-        for name, message in [
-            *((one.thread, as_message(one)) for one in waiting if goes(one)),
-            *own,
-        ]:
+        others = [(one.thread, as_message(one)) for one in waiting if goes(one)]
+        for name, message in [*others, *own]:
             await personal.record_said(name, message, redact)
         await change_proposals(
             personal, lambda one: one.without(ids) if thread in (None, one.thread) else one

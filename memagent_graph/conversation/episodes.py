@@ -30,7 +30,6 @@ from typing import TYPE_CHECKING, NamedTuple
 from memagent_graph.errors import BadRecordError, MemoryConflictError
 from memagent_graph.evidence.statements import drop_statements
 from memagent_graph.memory.atomic import MOST_LOST_RACES, pause
-from memagent_graph.text.chunks import cut_at_sentence
 from memagent_graph.text.tokens import EstimatingTokenizer
 
 if TYPE_CHECKING:
@@ -189,8 +188,6 @@ _PAGE = 4_000
 """Tokens at which a page is full; each turn writes the last page again."""
 _PAGES = 16
 """Least number of pages before the oldest is deleted, so that not too much is deleted at once."""
-_LONGEST = 2
-"""Pages that one message may fill; the rest is cut off."""
 _MOST_WAITING = 1_000
 """Messages of a user that wait and are found, at most; the oldest go first."""
 
@@ -289,7 +286,7 @@ class Episodes:
         the part of a text that may be kept.
         """
         contents = await self._contents()
-        now = {} if self.off else {(one.thread, one.id): self._cut(one) for one in said}
+        now = {} if self.off else {(one.thread, one.id): one for one in said}
         pages, since = await self._load(contents.listed), self.since
 
         def change(one: KeptMessage) -> KeptMessage | None:
@@ -369,12 +366,6 @@ class Episodes:
                 await self.read()
                 return gone
         raise _conflict()
-
-    def _cut(self, said: KeptMessage) -> KeptMessage:
-        most = _LONGEST * self._page
-        if len(said.text) <= most or _counter.count(said.text) <= most:
-            return said
-        return replace(said, text=cut_at_sentence(said.text, most, _counter))
 
     def _step(
         self, contents: _EpisodeContents, changed: Mapping[str, Page], number: int

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from langgraph.store.base import BaseStore
 
     from memagent_graph.conversation.memory import ConversationMemory
-    from memagent_graph.conversation.thread import UserId
+    from memagent_graph.memory.items import UserId
 
 ExportForm: TypeAlias = Literal["chatgpt", "claude", "langmem", "letta", "mem0"]
 """Of ChatGPT and Claude their `conversations.json`, of LangMem the items of a store, of Letta an

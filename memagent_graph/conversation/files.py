@@ -10,19 +10,15 @@ from langgraph.config import get_config, get_store
 from langgraph.runtime import get_runtime
 from langgraph.store.memory import InMemoryStore
 
+from memagent_graph import errors
 from memagent_graph.conversation.proposal import propose_edit
-from memagent_graph.conversation.thread import Speakers, UserOf, access_of, name_user
+from memagent_graph.conversation.thread import Speakers, UserOf, access_of
 from memagent_graph.conversation.tools import find_turn
-from memagent_graph.errors import (
-    ConfigurationError,
-    MemAgentError,
-    MemoryConflictError,
-    install_hint,
-)
 from memagent_graph.graph.build import create_memagent
+from memagent_graph.memory.items import name_user
 from memagent_graph.sync import wait_for
 
-with install_hint("MemoryBackend needs deepagents 0.7 or later: pip install deepagents"):
+with errors.install_hint("MemoryBackend needs deepagents 0.7 or later: pip install deepagents"):
     from deepagents.backends.protocol import (
         BackendProtocol,
         EditResult,
@@ -157,7 +153,7 @@ class MemoryBackend(BackendProtocol):  # type: ignore[misc]
         approves = self._memory.approves
         try:
             wait_for(_edit_notes(folding, personal, text, before, approves=approves))
-        except (ConfigurationError, MemoryConflictError) as error:
+        except (errors.ConfigurationError, errors.MemoryConflictError) as error:
             return f"Error: {error}"
         if self._memory.approves:
             return f"The change waits for approval: {_name(path)} stays as it is until then."
@@ -179,7 +175,7 @@ class MemoryBackend(BackendProtocol):  # type: ignore[misc]
             config = get_config()
         except RuntimeError as error:
             message = "Outside a run of an agent, say whose memory it is: MemoryBackend(user=...)."
-            raise ConfigurationError(message) from error
+            raise errors.ConfigurationError(message) from error
         user = wait_for(find_turn(self._memory, self._speakers, get_runtime(), config)).user
         try:
             return user, get_store()
@@ -201,15 +197,15 @@ async def _edit_notes(
             f"The notes would have {tokens} tokens, and have room for {budget}: nothing was "
             "stored. Shorten the text, or drop what matters least."
         )
-        raise ConfigurationError(message)
+        raise errors.ConfigurationError(message)
     head = await personal.head()
     if ("" if head is None else head.text) != before:
-        raise MemoryConflictError("The notes changed meanwhile: read them again.")
+        raise errors.MemoryConflictError("The notes changed meanwhile: read them again.")
     if not text.strip() or text == before:
-        raise ConfigurationError("Nothing was stored: no change of the notes may be kept.")
+        raise errors.ConfigurationError("Nothing was stored: no change of the notes may be kept.")
     if head is None and approves:
         message = "There are no notes yet. They begin with what the user says and approves."
-        raise ConfigurationError(message)
+        raise errors.ConfigurationError(message)
     if head is None:
         await personal.begin(text, folding.reading.fingerprint, by="assistant")
     elif approves:
@@ -270,7 +266,7 @@ def create_file_reading_tool(
             found = await agent.ainvoke(
                 {"question": question, "document": await _read_file(backend, path)}, config
             )
-        except MemAgentError as error:
+        except errors.MemAgentError as error:
             raise ToolException(str(error)) from error
         return str(found["answer"])
 
@@ -298,10 +294,10 @@ async def _read_file(backend: Any, path: str) -> str:
         found = await backend.aread(path, offset, _PAGE)
         if found.error or found.file_data is None:
             message = f"{path} cannot be read: {found.error or 'it is empty'}."
-            raise ConfigurationError(message)
+            raise errors.ConfigurationError(message)
         if found.file_data["encoding"] != "utf-8":
             message = f"{path} is no text: convert it first."
-            raise ConfigurationError(message)
+            raise errors.ConfigurationError(message)
         lines.append(found.file_data["content"])
         offset = found.next_offset
     return "\n".join(part.rstrip("\n") for part in lines)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from langchain_core.messages import HumanMessage
 
+from memagent_graph import errors
 from memagent_graph.conversation.built_in import drop_ended, topics, withdraw
 from memagent_graph.conversation.episodes import drop_subjects
 from memagent_graph.conversation.form import split_memory
@@ -31,13 +32,6 @@ from memagent_graph.conversation.proposal import (
 )
 from memagent_graph.conversation.reader import NotesReader, compose_question, resolve_keeper
 from memagent_graph.conversation.user_memory import CONVERSATION, MemoryChange
-from memagent_graph.errors import (
-    ConfigurationError,
-    MemoryConflictError,
-    MemoryNotFoundError,
-    ModelError,
-    StoreError,
-)
 from memagent_graph.evidence.places import Memory
 from memagent_graph.evidence.statements import drop_statements, is_later, statements
 from memagent_graph.graph.fold import advance, faults_of, warn_of_faults
@@ -105,12 +99,7 @@ async def fold_within(
         return kept
 
     call = Call(replace(reading, cut=cut), config)
-    for chunk in chunks(
-        source,
-        tokenizer=reading.tokenizer,
-        chunk_tokens=reading.config.chunk_tokens,
-        exact_cuts=reading.config.exact_cuts,
-    ):
+    for chunk in chunks(source, **reading.sizes):
         calls, dropped = fold["progress"]["calls"], lost
         faults = faults_of(fold)["asked"]
         fold["progress"]["cut"] = False
@@ -191,7 +180,7 @@ class Folding:
                 f"The instructions in keep and never are too long: with the standing question they "
                 f"may have {config.question_tokens} tokens. Shorten them, or raise question_tokens."
             )
-            raise ConfigurationError(message)
+            raise errors.ConfigurationError(message)
 
     def keep(self, messages: Iterable[BaseMessage], thread: str) -> list[KeptMessage]:
         """Return messages as they are kept; one of which nothing remains has no text."""
@@ -270,12 +259,12 @@ class Folding:
                 at, key = version.created_at, version.id
                 change = MemoryChange(at, "folded", CONVERSATION, key, thread, ids, self._model)
                 done = await memory.advance(version, head, change, step)
-                with suppress(StoreError):  # the next reply need not read them, or says so
+                with suppress(errors.StoreError):  # the next reply need not read them, or says so
                     await memory.episodes.read()
             if done:
                 return len(new) if version else 0
         message = f"Other turns changed this memory {MOST_LOST_RACES} times meanwhile: try again."
-        raise MemoryConflictError(message)
+        raise errors.MemoryConflictError(message)
 
     async def _keep(
         self,
@@ -343,7 +332,7 @@ class Folding:
         most = self.reading.config.memory_tokens
         if any(self.reading.tokenizer.count(text) > most for text in edit.values()):
             message = f"The text has more than {most} tokens: shorten it, or raise memory_tokens."
-            raise ConfigurationError(message)
+            raise errors.ConfigurationError(message)
         fold_again = partial(self._fold_again, memory)
         await decide(
             memory, decision.model_copy(update={"edit": edit}), by=by, fold_again=fold_again
@@ -357,7 +346,11 @@ class Folding:
         for old in await list_proposals(memory):
             try:
                 await self._fold_again(memory, old)
-            except (MemoryConflictError, MemoryNotFoundError, ModelError) as error:
+            except (
+                errors.MemoryConflictError,
+                errors.MemoryNotFoundError,
+                errors.ModelError,
+            ) as error:
                 _log.warning("A proposal for an earlier memory waits as it is: %s", error)
         await change_proposals(
             memory, lambda one: one if one.changes_memory or one.base is None else None
@@ -382,7 +375,7 @@ class Folding:
         step = await revise(memory, lambda one: again if one == old else one)
         if not step.puts or not await memory.commit(step, head):
             message = f"The proposal {old.id} changed or was decided meanwhile: look at it again."
-            raise MemoryConflictError(message)
+            raise errors.MemoryConflictError(message)
         return again
 
     def _check(self, head: MemoryVersion | None) -> None:
@@ -391,7 +384,7 @@ class Folding:
                 "This memory has another form, a profile or facts, which would be overwritten: "
                 "give its schema to ConversationMemory, or forget the user first."
             )
-            raise ConfigurationError(message)
+            raise errors.ConfigurationError(message)
 
     async def _version(
         self,

@@ -38,9 +38,9 @@ if TYPE_CHECKING:
     from memagent_graph.conversation.profile import ProfileEntry
     from memagent_graph.conversation.prompt import Reminders
     from memagent_graph.conversation.proposal import Proposal
-    from memagent_graph.conversation.thread import UserId
     from memagent_graph.conversation.user_memory import ForgottenUser
     from memagent_graph.facts.record import Fact
+    from memagent_graph.memory.items import UserId
     from memagent_graph.memory.version import History, MemoryVersion
 
 _log = logging.getLogger(__name__)

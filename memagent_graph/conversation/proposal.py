@@ -19,16 +19,11 @@ from typing import TYPE_CHECKING
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from memagent_graph import errors
 from memagent_graph.conversation.built_in import read_remarks, write_remarks
 from memagent_graph.conversation.episodes import EpisodePuts, KeptMessage, drop_subjects, own_id
 from memagent_graph.conversation.profile import EMPTY
 from memagent_graph.conversation.user_memory import CONVERSATION, MemoryChange, put_change
-from memagent_graph.errors import (
-    BadRecordError,
-    ConfigurationError,
-    MemoryConflictError,
-    MemoryNotFoundError,
-)
 from memagent_graph.evidence.statements import drop_statements, statements
 from memagent_graph.memory.atomic import MOST_LOST_RACES, pause
 from memagent_graph.memory.chain import find_versions
@@ -112,7 +107,7 @@ class Proposal:
             return cls(**{**record, **lists, **kept, "id": key, "version": version})
         except (KeyError, TypeError, ValueError) as error:
             message = f"The proposal stored under {key!r} cannot be read: {error!r}"
-            raise BadRecordError(message, key=key) from error
+            raise errors.BadRecordError(message, key=key) from error
 
     def without(
         self, messages: Collection[str] = (), subjects: Sequence[frozenset[str]] = ()
@@ -151,7 +146,7 @@ class Proposal:
         )
         if head is None or after - before:
             message = f"{self.id} is an edit of an earlier memory: refuse it, and edit this one."
-            raise MemoryConflictError(message)
+            raise errors.MemoryConflictError(message)
         gone = before - after
         facts = [
             one._replace(text=drop_statements(one.text, lambda _: True, gone.__contains__)[0])
@@ -196,10 +191,10 @@ async def list_proposals(memory: UserMemory) -> list[Proposal]:
     records = memory.bank
     async for item in records.scan(records.proposals):
         try:
-            if isinstance(item, BadRecordError):
+            if isinstance(item, errors.BadRecordError):
                 raise item
             found.append(Proposal.from_record(item.value, item.key))
-        except BadRecordError as error:
+        except errors.BadRecordError as error:
             _log.warning("%s It is skipped: see `memagent memory check --user`.", error)
     bases = await find_versions(records, [*{one.base for one in found if one.base}])
     texts = {one.id: one.text for one in bases if isinstance(one, MemoryVersion)}
@@ -298,13 +293,13 @@ async def decide(
     ids, edit = decision.ids, decision.edit
     if not ids or len({*ids}) < len(ids) or len(edit) > 1:
         message = "Name each proposal to decide once, and edit one at a time: it is all the memory."
-        raise ConfigurationError(message)
+        raise errors.ConfigurationError(message)
     if unknown := [key for key in ids if key not in waiting]:
         message = (
             f"{unknown[0]!r} does not wait for approval: it was decided, forgotten or folded "
             "again. `list_proposals` lists what waits."
         )
-        raise MemoryNotFoundError(message)
+        raise errors.MemoryNotFoundError(message)
     taken = [waiting[key] for key in (*edit, *decision.accept)]
     taken.sort(key=lambda one: (one.id not in edit, bool(one.messages), one.at))
     head = await memory.head()
@@ -317,7 +312,7 @@ async def decide(
         if fold_again:
             ids = [(await fold_again(one)).id for one in old]
             message = f"The memory changed. It was folded again: look at {', '.join(ids)}."
-        raise MemoryConflictError(message)
+        raise errors.MemoryConflictError(message)
     for key in decision.refuse:
         await _refuse(memory, waiting[key], by)
     for at, one in enumerate(taken):
@@ -358,6 +353,6 @@ def _entry(proposal: Proposal, what: What, by: str) -> MemoryChange:
     return MemoryChange(now, what, by, "", one.thread, one.messages, one.model)
 
 
-def _conflict(user: str) -> MemoryConflictError:
+def _conflict(user: str) -> errors.MemoryConflictError:
     message = f"What waits for the approval of {user!r} changed meanwhile: look at it again."
-    return MemoryConflictError(message)
+    return errors.MemoryConflictError(message)

@@ -14,6 +14,7 @@ from langgraph.constants import TAG_NOSTREAM
 from langgraph.graph.message import REMOVE_ALL_MESSAGES
 from typing_extensions import TypeVar
 
+from memagent_graph import errors
 from memagent_graph.config import ReadingConfig
 from memagent_graph.conversation.backlog import UserMemories, refuse_writes
 from memagent_graph.conversation.built_in import read_remarks
@@ -36,13 +37,6 @@ from memagent_graph.conversation.profile import Past
 from memagent_graph.conversation.proposal import list_proposals
 from memagent_graph.conversation.reader import share_model
 from memagent_graph.conversation.thread import beyond, count_tokens, first_leaving, messages_in
-from memagent_graph.errors import (
-    BadRequestError,
-    ConfigurationError,
-    EmptyReplyError,
-    RefusalError,
-    StoreError,
-)
 from memagent_graph.memory.items import NAMESPACE, label
 from memagent_graph.templates import plural
 
@@ -57,9 +51,10 @@ if TYPE_CHECKING:
 
     from memagent_graph.conversation.messages import Given, Redact
     from memagent_graph.conversation.proposal import Approve
-    from memagent_graph.conversation.thread import Access, KeptThread, UserId
+    from memagent_graph.conversation.thread import Access, KeptThread
     from memagent_graph.conversation.user_memory import UserMemory
     from memagent_graph.facts.rules import Facts
+    from memagent_graph.memory.items import UserId
     from memagent_graph.readers.base import Reader
     from memagent_graph.text.tokens import TokenizerLike
 
@@ -73,9 +68,9 @@ _MOST_PAST = 100
 _MOST_WAYS = 1_000
 """Pairs of `keep` and `never` whose prompts a process keeps."""
 
-_REFUSED = (RefusalError, BadRequestError, EmptyReplyError)
+_REFUSED = (errors.RefusalError, errors.BadRequestError, errors.EmptyReplyError)
 _NEWEST = 1_000
-"""Messages of a thread that a turn looks at besides the first, at most."""
+"""Messages that a turn looks at besides the first, and those before them that are new."""
 _MOST_NEW = 100
 """Messages that a turn lets others find, at most: earlier ones were found, or folded, before."""
 _REPLY = 60.0
@@ -125,14 +120,14 @@ class ConversationSettings(Generic[Shape]):
         time_zone: str | None = None,
     ) -> None:
         if window < 1:
-            raise ConfigurationError("window must be at least 1 message.")
+            raise errors.ConfigurationError("window must be at least 1 message.")
         if not remember_within >= 0:
-            raise ConfigurationError("remember_within must be 0 seconds or more.")
+            raise errors.ConfigurationError("remember_within must be 0 seconds or more.")
         self.zone, self.redact = find_zone(time_zone), check_redaction(redact)
         self.window, self.remember_within = window, remember_within
         if episode_tokens < 0 or not (episode_days is None or episode_days > 0):
             message = "episode_tokens must be 0 or more, and episode_days more than 0 or None."
-            raise ConfigurationError(message)
+            raise errors.ConfigurationError(message)
         self.read_only, self.approves = read_only, bool(approve)
         self.people = UserMemories(
             store,
@@ -171,7 +166,7 @@ class ConversationSettings(Generic[Shape]):
         """The folding with the instructions for a user."""
         texts = [text(str(user)) if callable(text) else text for text in (self._keep, self._never)]
         if not all(isinstance(text, str) for text in texts):
-            raise ConfigurationError("A function given as keep or never must return a text.")
+            raise errors.ConfigurationError("A function given as keep or never must return a text.")
         return self._foldings(*texts)
 
 
@@ -206,7 +201,7 @@ class Talk:
             return ()
         try:
             return self._list_seen() or await self.personal.read_folded(self.thread)
-        except StoreError as error:
+        except errors.StoreError as error:
             _log.warning("Earlier messages of a thread cannot be read: %s", error)
             return ()
 
@@ -264,7 +259,7 @@ class Talk:
         removed = [str(message.id) for message in messages if isinstance(message, RemoveMessage)]
         if REMOVE_ALL_MESSAGES in removed:
             message = "RemoveMessage takes back one message by its id; `forget` deletes all."
-            raise ConfigurationError(message)
+            raise errors.ConfigurationError(message)
         self.backlog.remove(removed, self.thread)
         left = [message for message in messages if not isinstance(message, RemoveMessage)]
         bare = not all(message.id for message in left)
@@ -307,7 +302,9 @@ class Talk:
         if self.silent:
             return
         own = self._own(messages)
-        own = own[:1] + own[1:][-_NEWEST:]
+        seen = self.backlog.list_seen(self.thread)
+        newest = range(len(own) - _NEWEST, 1, -1)
+        own = own[:1] + own[next((at for at in newest if own[at].id in seen), 1) :]
         if self.kept and self.kept.nested:  # its own state may still have what left the one above
             left = self.backlog.list_removed(self.thread).difference(self.kept.above)
             own = [message for message in own if message.id not in left]
@@ -481,4 +478,4 @@ def find_zone(name: str | None) -> ZoneInfo | None:
         return None if name is None else ZoneInfo(name)
     except (ValueError, ZoneInfoNotFoundError) as error:
         message = f"{name!r} is no time zone: give one by its name, such as 'Europe/Berlin'."
-        raise ConfigurationError(message) from error
+        raise errors.ConfigurationError(message) from error

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import logging
 import math
-import re
 from collections.abc import Callable, Mapping
 from functools import reduce
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import UUID
 
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
@@ -20,6 +19,7 @@ from langgraph.runtime import Runtime
 
 from memagent_graph.conversation.messages import CALLING, is_human, is_instruction, last_owner
 from memagent_graph.errors import ConfigurationError
+from memagent_graph.memory.items import UserId, name_user
 from memagent_graph.models.reply import text_in
 from memagent_graph.seams import runs_of, saver_of
 from memagent_graph.sync import ask_saver
@@ -34,17 +34,6 @@ if TYPE_CHECKING:
     from memagent_graph.seams import GraphRun
 
 _log = logging.getLogger(__name__)
-
-UserId: TypeAlias = str | int | UUID
-
-
-_PREFIX, _SUFFIX = "user-", "conversations"
-
-
-_ESCAPES = str.maketrans({char: f"%{ord(char):02X}" for char in "%.\0"})
-
-
-_ESCAPED = re.compile("%(25|2E|00)")
 
 
 class AnonymousUser(str):
@@ -66,35 +55,6 @@ class AnonymousUser(str):
     def restore(cls, user: str) -> str:
         """Return an id from the private state of a thread as what it was."""
         return cls(user) if user.startswith(cls.PREFIX) else user
-
-
-def name_user(user: object) -> str:
-    """Return the id of a user as a text; raises `ConfigurationError` if it is empty or no id."""
-    if user is None or user == "":
-        raise ConfigurationError("The user is empty: give the id of the user.")
-    if not isinstance(user, str | int | UUID):
-        kind = type(user).__name__
-        message = f"The user is of type {kind}: give an id that is a str, an int or a UUID."
-        raise ConfigurationError(message)
-    return user if isinstance(user, str) else str(user)
-
-
-def place_of(user: UserId, namespace: Sequence[str]) -> tuple[str, ...]:
-    """Return the namespace of a user's memory.
-
-    LangGraph joins labels with periods, and refuses labels that are empty or have a NUL. The user
-    comes first, since in a cluster the first label determines the node.
-    """
-    label = _PREFIX + name_user(user).translate(_ESCAPES)
-    return (label, *namespace, _SUFFIX)
-
-
-def user_of(place: Sequence[str], namespace: Sequence[str]) -> str | None:
-    """Return the user of a namespace, the inverse of `place_of`; None if it is not a user's."""
-    label = place[0] if place else ""
-    if tuple(place[1:]) != (*namespace, _SUFFIX) or not label.startswith(_PREFIX):
-        return None
-    return _ESCAPED.sub(lambda found: chr(int(found[1], 16)), label[len(_PREFIX) :]) or None
 
 
 ACCESS_KEY = "memory_access"

@@ -18,7 +18,6 @@ from pydantic import TypeAdapter, ValidationError
 
 from memagent_graph.conversation.episodes import Branch, EpisodePuts, Episodes, Recorded
 from memagent_graph.conversation.messages import record_message, seen_at
-from memagent_graph.conversation.thread import name_user, place_of
 from memagent_graph.errors import (
     BadRecordError,
     MemoryConflictError,
@@ -29,7 +28,7 @@ from memagent_graph.memory.atomic import MOST_LOST_RACES, pause
 from memagent_graph.memory.bank import MemoryBank
 from memagent_graph.memory.chain import find_versions
 from memagent_graph.memory.forget import release
-from memagent_graph.memory.items import label
+from memagent_graph.memory.items import label, name_user, place_of
 from memagent_graph.memory.maintenance import erase
 from memagent_graph.memory.version import (
     History,
@@ -48,9 +47,8 @@ if TYPE_CHECKING:
 
     from memagent_graph.conversation.form import Dropped
     from memagent_graph.conversation.messages import Redact
-    from memagent_graph.conversation.thread import UserId
     from memagent_graph.memory.atomic import Value
-    from memagent_graph.memory.items import Place, Records
+    from memagent_graph.memory.items import Place, Records, UserId
 
     Propose = Callable[["UserMemory", MemoryVersion, str, str], Awaitable[None]]
 

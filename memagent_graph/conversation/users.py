@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from langgraph.store.base import ListNamespacesOp, MatchCondition
 
 from memagent_graph.conversation.episodes import Page
-from memagent_graph.conversation.thread import UserId, name_user, place_of, user_of
 from memagent_graph.conversation.user_memory import (
     MEMORY,
     MemoryChange,
@@ -22,7 +21,15 @@ from memagent_graph.conversation.user_memory import (
     unknown_user,
 )
 from memagent_graph.errors import BadRecordError, StoreError
-from memagent_graph.memory.items import NAMESPACE, Records, check_namespace
+from memagent_graph.memory.items import (
+    NAMESPACE,
+    Records,
+    UserId,
+    check_namespace,
+    name_user,
+    place_of,
+    user_of,
+)
 from memagent_graph.memory.maintenance import erase, quote, to_markdown
 from memagent_graph.memory.version import MemoryVersion
 from memagent_graph.sync import to_sync

@@ -6,7 +6,7 @@ import unicodedata
 from collections import defaultdict
 from dataclasses import replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import regex
 
@@ -176,22 +176,6 @@ def facts_at(facts: Sequence[Fact], at: str | date | None = None) -> list[Fact]:
         if len(left) == 1 and not facts[left[0]].since and known:
             dated[left[0]] = replace(facts[left[0]], since=known)
     return [fact for fact, one in zip(facts, dated, strict=True) if one.holds(at)]
-
-
-class Conflict(NamedTuple):
-    """Facts of which a subject can have one, and of which two sources each name another."""
-
-    subject: str
-    relation: str
-    facts: tuple[Fact, ...]
-
-
-def list_conflicts(facts: Iterable[Fact]) -> list[Conflict]:
-    """Return what is disputed, by subject and relation."""
-    facts = [*facts]
-    disputed = [fact for fact in facts if fact.disputed]
-    groups = [[disputed[at] for at in group] for group in Entities(facts).group(disputed)]
-    return [Conflict(found[0].subject, found[0].relation, (*found,)) for found in groups]
 
 
 def distances(facts: Sequence[Fact], text: str) -> list[int]:

@@ -460,14 +460,6 @@ def memory_of_facts(facts: Iterable[Fact], others: Iterable[str] = (), dropped: 
     return Memory(text, tuple(dict.fromkeys(evidence)), tuple(dict.fromkeys(marks)), dropped)
 
 
-def is_facts(text: str) -> bool:
-    """Whether a memory is one of facts: each line begins with the fields of one."""
-    lines = text.splitlines()
-    facts = map(read_fact, lines)
-    read = [fact.line.split(" | ")[:_LEAST] if fact else None for fact in facts]
-    return bool(lines) and read == [line.split(" | ")[:_LEAST] for line in lines]
-
-
 def names_day(text: str) -> bool:
     """Whether a text is a day or a month, maybe with "since" before it; a year may be a number."""
     found = _BEHIND.fullmatch(text)

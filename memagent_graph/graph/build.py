@@ -12,6 +12,7 @@ a reading goes back to it if there is something to read after all.
 from __future__ import annotations
 
 from contextlib import aclosing
+from dataclasses import replace
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, cast
 
@@ -19,7 +20,7 @@ from langchain_core.documents import Document
 from langchain_core.runnables.config import ensure_config, merge_configs
 from langgraph.graph import END, START, StateGraph
 from langgraph.graph.state import CompiledStateGraph
-from langgraph.types import Command, Send
+from langgraph.types import Command, GraphOutput, Send
 from typing_extensions import TypedDict
 
 from memagent_graph.config import LEXICAL, ReadingConfig
@@ -171,7 +172,7 @@ def create_memagent(
         >>> out["answer"], out["usage"]["calls"]
         ('The vault opens at 6:40.', 6)
     """
-    config = config or ReadingConfig()
+    config = ReadingConfig.model_validate(config or {})
     counter = None if tokenizer is None else load_tokenizer(tokenizer)
     reader = resolve_reader(
         model,
@@ -287,10 +288,9 @@ def question_node(asking: Questioning) -> RunnableCallable:
     """Return a node that answers one of several questions; its failure does not end the others."""
 
     def record(state: QuestionState, output: Changes, error: MemAgentError | None) -> Changes:
-        failed = (None, None) if error is None else (str(error), type(error).__name__)
-        record: Changes = {"number": state["number"], "question": state["question"]}
-        record["error"], record["error_type"] = failed
-        return {"answers": [{**record, **output}]}
+        said, kind = (None, None) if error is None else (str(error), type(error).__name__)
+        about = {"number": state["number"], "question": state["question"]}
+        return {"answers": [{**about, "error": said, "error_type": kind, **output}]}
 
     return _subgraph_node("question", asking, record)
 
@@ -314,18 +314,16 @@ def _subgraph_node(
     def sync(state: Any, config: RunnableConfig, runtime: Runtime[Run]) -> Changes:
         config = {**config, "recursion_limit": NO_LIMIT}
         try:
-            output = graph.invoke(state, config, context=runtime.context)
+            return record(state, graph.invoke(state, config, context=runtime.context), None)
         except MemAgentError as error:
             return record(state, {}, error)
-        return record(state, output, None)
 
     async def from_async(state: Any, config: RunnableConfig, runtime: Runtime[Run]) -> Changes:
         config = {**config, "recursion_limit": NO_LIMIT}
         try:
-            output = await graph.ainvoke(state, config, context=runtime.context)
+            return record(state, await graph.ainvoke(state, config, context=runtime.context), None)
         except MemAgentError as error:
             return record(state, {}, error)
-        return record(state, output, None)
 
     return RunnableCallable(sync, from_async, name=name, trace=False)
 
@@ -359,6 +357,8 @@ class ReadingGraph(CompiledStateGraph[ReadingState, Run, ReadingInput, ReadingOu
 
     def _shape(self, output: Any) -> Any:
         """The output, with answers as instances of the `response_format`."""
+        if isinstance(output, GraphOutput):  # of `version="v2"`
+            return replace(output, value=self._shape(output.value))
         if self.shape is None or not isinstance(output, dict):
             return output
         found = dict(output)

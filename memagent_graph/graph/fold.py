@@ -34,7 +34,7 @@ from memagent_graph.graph.reading import (
 )
 from memagent_graph.graph.state import ReadingState, fold_of, memory_of
 from memagent_graph.graph.versions import abandon_at_error, chain_of, take_edit
-from memagent_graph.memory.writer import EditedError
+from memagent_graph.memory.lease import EditedError
 from memagent_graph.readers.base import Update, Usage
 from memagent_graph.readers.replies import adds_anything, with_lost_statements
 from memagent_graph.seams import RunnableCallable
@@ -49,10 +49,10 @@ if TYPE_CHECKING:
     from langchain_core.runnables import RunnableConfig
     from langgraph.runtime import Runtime
 
-    from memagent_graph.graph.chunks import Cutter
     from memagent_graph.graph.reading import Advance, Reading, Run
     from memagent_graph.graph.state import Changes, Fold, QuestionState
     from memagent_graph.graph.versions import Chain
+    from memagent_graph.text.chunks import Cutter
     from memagent_graph.text.source import Source
     from memagent_graph.text.tokens import Tokenizer
 
@@ -422,10 +422,12 @@ def faults_of(fold: Fold) -> Checked:
 
 def warn_of_faults(count: int, *, exact: bool) -> list[str]:
     """Return a warning about replies that were no notes; none if there were none."""
+    if not count:
+        return []
     then = "asked for again, and what had been noted before was kept"
     then = "taken anyway, since replies are taken word for word here" if exact else then
     message = (
         f"{plural(count, 'reply')} {'was' if count == 1 else 'were'} no notes, or had lost most of "
         f"them without need; {then}. A model that reads better, or larger chunks, may help."
     )
-    return [message] if count else []
+    return [message]

@@ -9,12 +9,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, cast
 from uuid import uuid4
 
-from memagent_graph.errors import (
-    BadRecordError,
-    MemoryConflictError,
-    MemoryNotFoundError,
-    StoreError,
-)
+from memagent_graph import errors
 from memagent_graph.evidence.places import Memory, locate, to_plain
 from memagent_graph.graph.state import (
     VERSIONS,
@@ -44,14 +39,13 @@ if TYPE_CHECKING:
 
     from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
 
-    from memagent_graph.graph.chunks import Cutter
     from memagent_graph.graph.reading import Reading
     from memagent_graph.graph.state import Fold, Progress, Scope
     from memagent_graph.memory.atomic import Value
     from memagent_graph.memory.bank import MemoryBank
     from memagent_graph.memory.items import Place
     from memagent_graph.memory.writer import Fence
-    from memagent_graph.text.chunks import Chunk
+    from memagent_graph.text.chunks import Chunk, Cutter
     from memagent_graph.text.source import Source
 
 _HAS = {"question", "source", "scope", "memory", "places", "progress", "layers"}
@@ -121,13 +115,13 @@ class Lineage:
 
     def child(self, parent: str, chunk: Chunk) -> str:
         """Return the id after a chunk that is read from `parent`."""
-        return child_id(parent, chunk.digest, self.fingerprint)
+        return child_id(parent, chunk.digest, self.root)  # the parent may be of another question
 
     def _first_of_each(self, cutter: Cutter) -> Iterator[str]:
         """Yield for each chunk the first id of a segment that begins there."""
         for start, (digest, _) in cutter.origins.items():
-            fingerprint = _from(self._reading.fingerprint, self.origin(cutter, start))
-            yield child_id(root_id(self.question, fingerprint), digest, fingerprint)
+            known = _from(self._reading.fingerprint, self.origin(cutter, start))
+            yield child_id(root := root_id(self.question, known), digest, root)
 
     def origin(self, cutter: Cutter, start: int) -> str:
         """Return what a segment is known by: its place, if what it skips is not in its ids."""
@@ -216,13 +210,13 @@ class Lineage:
                 fold = await self._past_what_is_known(cutter, fold)
             elif not name:
                 self._fence.begin(*await self._bank.values([self._fence.place]))
-        except MemoryConflictError:  # the name was moved meanwhile
+        except errors.MemoryConflictError:  # the name was moved meanwhile
             return await self.begin(cutter, new, name)
-        except StoreError as error:
-            if name and isinstance(error, BadRecordError | MemoryNotFoundError):
+        except errors.StoreError as error:
+            if name and isinstance(error, errors.BadRecordError | errors.MemoryNotFoundError):
                 raise
             if name:
-                raise StoreError(_CLOSED.format(name=name, error=error)) from error
+                raise errors.StoreError(_CLOSED.format(name=name, error=error)) from error
             self.missed = str(error)
         return fold
 
@@ -274,7 +268,7 @@ class Lineage:
                 places = [(self._bank.versions, key) for key in ids[first:][:_IDS_AT_ONCE]]
                 values = await self._bank.values(places, refresh=False)
                 found |= {at for at, value in enumerate(values, first) if value is not None}
-        except StoreError as error:
+        except errors.StoreError as error:
             self.missed = str(error)
         return found - {0}
 
@@ -348,7 +342,7 @@ class Lineage:
         fold = {**fold, **to_plain(found.memory), "progress": after}
         if name and whole:  # read before, by another name or by a run that was killed
             if not await self.move_head(fold, name, fold["scope"]["head"]):
-                raise MemoryConflictError
+                raise errors.MemoryConflictError
             fold["scope"]["head"] = found.id
         if edit is None or whole:
             return fold
@@ -369,7 +363,7 @@ class Lineage:
         key = pointer.get("version") if isinstance(pointer, dict) else None
         if isinstance(key, str):
             ((_, value),) = await self._bank.by_id([key])
-            with suppress(BadRecordError):
+            with suppress(errors.BadRecordError):
                 found = MemoryVersion.from_record(value, key)
                 if (found.root, found.document.digest) == (self.root, digest):
                     return found, cast("Value", value)
@@ -379,7 +373,7 @@ class Lineage:
 def version_of(fold: Fold) -> MemoryVersion | None:
     """Return the version of a fold from what a checkpoint has of it; None if it has not."""
     made = fold["layers"].get(VERSIONS, {}).get("made")
-    with suppress(BadRecordError):  # of another release
+    with suppress(errors.BadRecordError):  # of another release
         if made is not None and made["id"] == fold["progress"]["version"]:
             return MemoryVersion.from_stub(made, memory_of(fold))
     return None

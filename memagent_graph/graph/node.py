@@ -7,18 +7,19 @@ from contextlib import suppress
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
-from langchain_core.messages import AIMessage, HumanMessage
+from langchain_core.messages import AIMessage, HumanMessage, convert_to_messages
 from langchain_core.messages.content import Citation
 from langgraph.graph.message import add_messages
+from langgraph.runtime import Runtime
 from langgraph.types import Command
 
-from memagent_graph.errors import ConfigurationError, SourceChangedError
+from memagent_graph.errors import ConfigurationError, QuestionError, SourceChangedError
 from memagent_graph.evidence.answers import cite
 from memagent_graph.evidence.places import Evidence, Memory
 from memagent_graph.evidence.statements import notes
 from memagent_graph.graph.build import create_memagent
 from memagent_graph.graph.reading import Run
-from memagent_graph.seams import RunnableCallable, channels_of, with_checkpointer
+from memagent_graph.seams import RunnableCallable, channels_of, runtime_of, with_checkpointer
 from memagent_graph.text.source import parts_with_offsets
 
 if TYPE_CHECKING:
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
 
     from langchain_core.language_models import BaseChatModel
     from langchain_core.runnables import RunnableConfig
-    from langgraph.runtime import Runtime
     from langgraph.types import Checkpointer
     from typing_extensions import Unpack
 
@@ -105,22 +105,18 @@ class MemAgentNode(RunnableCallable):
         wanted = {"memory": memory, "evidence": evidence, "usage": usage}
         written = {**wanted, "answer": None if callable(answer) else answer}
 
-        def ask(
-            state: object, config: RunnableConfig, runtime: Runtime[None]
-        ) -> tuple[ReadingInput, Run]:
+        def ask(state: object, config: RunnableConfig) -> tuple[ReadingInput, Run]:
             channels = channels_of(config)
             for argument, key in written.items():
                 if channels and key is not None and key not in channels:
                     raise _no_key(argument, key, state, channels)  # it would be dropped
             asked = _question_of(_value(state, "question", question, channels))
             text = _value(state, "document", document, channels)
-            info = runtime.execution_info
-            task = info.task_id if info else ""
-            run = Run(document=text, write=runtime.stream_writer, task=task, host=config)
-            return {"question": asked}, run
+            host = runtime_of(config) or Runtime()  # without a graph, as tests call a node
+            task = host.execution_info.task_id if host.execution_info else ""
+            return {"question": asked}, Run(text, write=host.stream_writer, task=task, host=config)
 
-        shaped = options.get("response_format") is not None
-        result = "structured_response" if shaped else "answer"
+        result = "answer" if options.get("response_format") is None else "structured_response"
 
         def update_of(
             output: dict[str, Any], run: Run, config: RunnableConfig
@@ -129,7 +125,7 @@ class MemAgentNode(RunnableCallable):
             channels = channels_of(config)
             if callable(answer):
                 return _with_update(answer(output), update, output["answer"], channels)
-            if _has_messages(answer, channels):
+            if answer == "messages" or getattr(channels.get(answer), "operator", 0) is add_messages:
                 return {**update, answer: [_message_of(output, run)]}
             return {**update, answer: output[result]}
 
@@ -137,16 +133,12 @@ class MemAgentNode(RunnableCallable):
             return config if checkpointer is None else with_checkpointer(config, checkpointer)
 
         # Closures over `agent`, not methods: LangGraph looks for subgraphs in closures.
-        def read(
-            state: object, config: RunnableConfig, runtime: Runtime[None]
-        ) -> Update | Command[Any]:
-            asked, run = ask(state, config, runtime)
+        def read(state: object, config: RunnableConfig) -> Update | Command[Any]:
+            asked, run = ask(state, config)
             return update_of(agent.invoke(asked, lend(config), context=run), run, config)
 
-        async def aread(
-            state: object, config: RunnableConfig, runtime: Runtime[None]
-        ) -> Update | Command[Any]:
-            asked, run = ask(state, config, runtime)
+        async def aread(state: object, config: RunnableConfig) -> Update | Command[Any]:
+            asked, run = ask(state, config)
             output = await agent.ainvoke(asked, lend(config), context=run)
             return update_of(output, run, config)
 
@@ -237,9 +229,8 @@ def _names(keys: Iterable[str]) -> str:
 def _question_of(value: Any) -> Any:
     if not isinstance(value, list):
         return value
-    said = [message for message in value if isinstance(message, HumanMessage)]
-    return said[-1].text if said else value
-
-
-def _has_messages(key: str, channels: Mapping[str, object]) -> bool:
-    return key == "messages" or getattr(channels.get(key), "operator", None) is add_messages
+    messages = convert_to_messages([message for message in value if not isinstance(message, str)])
+    said = [message for message in messages if isinstance(message, HumanMessage)]
+    if not said:
+        raise QuestionError("The messages have no human message, whose text is the question.")
+    return said[-1].text

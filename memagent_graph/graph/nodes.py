@@ -9,13 +9,7 @@ from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING
 
-from memagent_graph.errors import (
-    ConfigurationError,
-    EmptyReplyError,
-    ModelError,
-    QuestionError,
-    SourceError,
-)
+from memagent_graph import errors
 from memagent_graph.evidence.answers import is_beside
 from memagent_graph.evidence.places import Memory, Unsupported
 from memagent_graph.graph.events import (
@@ -39,11 +33,19 @@ from memagent_graph.graph.reading import (
     warn_of_left_out,
     where,
 )
-from memagent_graph.graph.segments import calls_each, join_parts, merge, updates_each
+from memagent_graph.graph.segments import (
+    calls_each,
+    join_parts,
+    merge,
+    segment_spans,
+    updates_each,
+)
 from memagent_graph.graph.state import (
+    Answered,
     Changes,
     Document,
     Fold,
+    ReadingInput,
     ReadingState,
     add_usage,
     begin_fold,
@@ -57,11 +59,7 @@ from memagent_graph.graph.state import (
     reopen,
     whole_scope,
 )
-from memagent_graph.graph.versions import (
-    abandon_at_error,
-    begin_chain,
-    take_edit,
-)
+from memagent_graph.graph.versions import abandon_at_error, begin_chain, take_edit
 from memagent_graph.models.reply import listener_of
 from memagent_graph.readers.base import Answer
 from memagent_graph.sync import LateError, to_thread
@@ -75,8 +73,8 @@ if TYPE_CHECKING:
 
     from langchain_core.runnables import RunnableConfig
 
-    from memagent_graph.graph.chunks import Cutter
     from memagent_graph.graph.state import How, Progress, Scope
+    from memagent_graph.text.chunks import Cutter
     from memagent_graph.text.source import Source
 
 
@@ -95,12 +93,12 @@ async def open_document(at: Visit) -> Changes:
         run.document = state.get("document")
     stored = at.stored if run.document is None else None
     if run.document is None and not stored:
-        raise SourceError('There is nothing to read: invoke with {"document": ...}.')
+        raise errors.SourceError('There is nothing to read: invoke with {"document": ...}.')
     name = state.get("memory_name") or run.memory_name
     if run.store is None and (stored or name):
         kind = "stored" if stored else "named"
         message = f"A {kind} memory needs a store: create_memagent(store=...)."
-        raise ConfigurationError(message)
+        raise errors.ConfigurationError(message)
     if stored:
         source, scope = _NOT_OPENED, whole_scope(0)
     else:
@@ -113,7 +111,8 @@ async def open_document(at: Visit) -> Changes:
     if left := dict.fromkeys(state.get("folds", ())):  # from an interrupted run
         done["folds"] = left
     if several:
-        return {**done, "source": source, "scope": scope}
+        stale = state.keys() & Answered.__annotations__.keys() - ReadingInput.__annotations__.keys()
+        return {**dict.fromkeys(stale), **done, "layers": {}, "source": source, "scope": scope}
     begun = await _begin(at, begin_fold(questions[0], source, scope), stored, name)
     if "folds" in begun:
         begun["folds"] = left | begun["folds"]
@@ -136,13 +135,15 @@ def _questions_of(state: ReadingState) -> list[str]:
             replace_surrogates(question or "") if isinstance(question, str | None) else question
         ]
     if not questions:
-        raise QuestionError('There are no questions: invoke with {"questions": [...]}.')
+        raise errors.QuestionError('There are no questions: invoke with {"questions": [...]}.')
     if isinstance(questions, str) or not all(isinstance(one, str) for one in questions):
-        raise QuestionError('Questions are a list of strings: {"questions": ["...", "..."]}.')
+        raise errors.QuestionError(
+            'Questions are a list of strings: {"questions": ["...", "..."]}.'
+        )
     name = state.get("memory_name")
     if name:
         message = f"The memory {name!r} belongs to one question: ask several without memory_name."
-        raise ConfigurationError(message)
+        raise errors.ConfigurationError(message)
     return [*map(replace_surrogates, questions)]
 
 
@@ -154,7 +155,7 @@ async def _open(at: Visit, questions: int, name: str | None) -> tuple[Document, 
     def open_and_cut() -> Cutter:
         cutter = reading.make_cutter(open_source(run.document), questions)
         if in_parts:
-            cutter.spans()
+            segment_spans(reading, cutter)
         return cutter
 
     try:
@@ -163,9 +164,9 @@ async def _open(at: Visit, questions: int, name: str | None) -> tuple[Document, 
         deadline = plural(reading.config.deadline or 0, "second")
         hint = "Raise the deadline, or convert the document to text beforehand."
         message = f"The document was not open after {deadline}, the reading's deadline. {hint}"
-        raise SourceError(message) from error
+        raise errors.SourceError(message) from error
     run.cutter, source = cutter, cutter.source
-    spans = cutter.spans() if in_parts else [(0, source.length)]
+    spans = segment_spans(reading, cutter) if in_parts else [(0, source.length)]
     sharing = 1 if run.config.get("configurable", {}).get(CALLS_EACH) else questions
     scope = whole_scope(
         source.length,
@@ -225,9 +226,9 @@ async def _spans(at: Visit, whole: Fold) -> tuple[list[tuple[int, int]], list[st
     """
     cutter, chain, config = at.cutter(whole), at.chain(whole), at.reading.config
     known = () if chain is None else await chain.lineage.find_starts(cutter)
-    spans = await to_thread(partial(cutter.spans, known), None)
+    spans = await to_thread(partial(segment_spans, at.reading, cutter, known), None)
     calls = updates_each(whole["scope"]["calls"], len(spans), config)
-    spans = spans if calls is None or calls >= 1 else cutter.spans()
+    spans = spans if calls is None or calls >= 1 else segment_spans(at.reading, cutter)
     if chain is None:
         return spans, [""] * len(spans)
     origin = partial(chain.lineage.origin, cutter)
@@ -261,7 +262,7 @@ async def merge_memories(at: Visit) -> Changes:
         try:
             async with nullcontext() if chain is None else abandon_at_error(chain):
                 merged = await merge(reading, whole["question"], new, config)
-        except ModelError as error:
+        except errors.ModelError as error:
             message = f"Merging the memories{where(whole['scope'])} failed: {error}"
             raise type(error)(message) from error
     after = join_parts(whole, parts, merged, reading.layers)
@@ -300,7 +301,7 @@ async def _stands(at: Visit, answer: Answer) -> bool:
     try:
         question, left = at.state["question"], at.seconds_left
         return await speaks_of(question, answer.evidence, at.source, left)
-    except (SourceError, LateError):
+    except (errors.SourceError, LateError):
         return False
 
 
@@ -349,7 +350,7 @@ async def _write(
         speech, started = Speech(at.config, at.run.host, held=held or at.drops), monotonic()
         answer = await _respond(at, shown, speech.config)
         if not answer.text.strip():
-            raise EmptyReplyError("The reader returned an empty answer.")
+            raise errors.EmptyReplyError("The reader returned an empty answer.")
         return answer, speech, monotonic() - started
 
     explain = partial(reading.explain, None, fold["scope"])
@@ -435,7 +436,7 @@ def _question_place(at: Visit, answer: Answer) -> Answer:
         return answer
     try:
         beside = is_beside(answer.final, answer.evidence, question, at.source)
-    except SourceError:
+    except errors.SourceError:
         return answer
     if not beside:
         return answer
@@ -463,7 +464,7 @@ async def _with_passages(at: Visit, memory: Memory) -> Memory:
     try:
         cutter = await to_thread(partial(at.cutter, at.fold), left)
         found = await find_passages(at.reading, cutter.source, question, memory, left)
-    except (SourceError, LateError):
+    except (errors.SourceError, LateError):
         return memory
     return replace(memory, passages=tuple(found))
 

@@ -15,24 +15,15 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
 from langchain_core.runnables import RunnableConfig
 
-from memagent_graph.errors import (
-    ConfigurationError,
-    EmptyReplyError,
-    ModelError,
-    QuestionError,
-    SourceChangedError,
-    SourceError,
-    TransientModelError,
-)
+from memagent_graph import errors
 from memagent_graph.evidence.places import to_plain, with_text
 from memagent_graph.evidence.statements import leave_out
-from memagent_graph.graph.chunks import Cutter
 from memagent_graph.graph.state import add_usage, move, skip
 from memagent_graph.memory.items import NAMESPACE
 from memagent_graph.memory.version import make_fingerprint
 from memagent_graph.readers.base import Step, Update
 from memagent_graph.templates import plural
-from memagent_graph.text.chunks import cut_at_sentence
+from memagent_graph.text.chunks import Cutter, cut_at_sentence
 from memagent_graph.text.files import open_source
 
 if TYPE_CHECKING:
@@ -43,14 +34,7 @@ if TYPE_CHECKING:
 
     from memagent_graph.config import ReadingConfig
     from memagent_graph.evidence.places import Memory
-    from memagent_graph.graph.state import (
-        Document,
-        Fold,
-        LayerState,
-        Progress,
-        Scope,
-        Stopped,
-    )
+    from memagent_graph.graph.state import Document, Fold, LayerState, Progress, Scope, Stopped
     from memagent_graph.readers.base import Answer, Identity, Reader
     from memagent_graph.text.source import Source
     from memagent_graph.text.tokens import Tokenizer
@@ -325,17 +309,17 @@ class Reading:
         if question is not None and not isinstance(question, str):
             kind, several = type(question).__name__, '{"questions": [...]}'
             message = f"A question is a string, not {kind}: ask several with {several}."
-            raise QuestionError(message)
+            raise errors.QuestionError(message)
         if not question or not question.strip():
             message = 'The question is empty: ask one, such as "Who signed the lease?".'
-            raise QuestionError(message, question=question)
+            raise errors.QuestionError(message, question=question)
         tokens, budget = self.tokenizer.count(question), self.config.question_tokens
         if tokens > budget:
             hint = "shorten it, move text to be read into the document, or raise question_tokens."
             message = (
                 f"The question has {plural(tokens, 'token')}, but its budget is {budget}: {hint}"
             )
-            raise QuestionError(message, question=question)
+            raise errors.QuestionError(message, question=question)
         return tokens
 
     async def prepare(self, question_tokens: int) -> None:
@@ -343,8 +327,8 @@ class Reading:
         check_window(await self.reader.prepare(), self.config, question_tokens)
 
     def explain(
-        self, step: int | None, scope: Scope, error: ModelError, attempt: int
-    ) -> ModelError:
+        self, step: int | None, scope: Scope, error: errors.ModelError, attempt: int
+    ) -> errors.ModelError:
         """Return the lasting error to raise, which names the chunk."""
         place = ("answering" if step is None else f"reading chunk {step}") + where(scope)
         times = f" after {attempt} attempts" if attempt > 1 else ""
@@ -354,7 +338,9 @@ class Reading:
         if before := (step or 1) - 1:
             chunks = "the chunk" if before == 1 else f"the {before} chunks"
             message += f" The memory of {chunks} before it is kept."
-        lasting = ModelError if isinstance(error, TransientModelError) else type(error)
+        lasting = (
+            errors.ModelError if isinstance(error, errors.TransientModelError) else type(error)
+        )
         return lasting(message, chunk=step)
 
     @property
@@ -383,9 +369,17 @@ class Reading:
             text = self.cut(text, budget, self.tokenizer)
         return with_text(text, memory), self.count(text), is_over
 
+    @property
+    def sizes(self) -> dict[str, Any]:
+        """How a source is cut: the arguments of `next_chunk`."""
+        config = self.config
+        own = {"chunk_tokens": config.chunk_tokens, "exact_cuts": config.exact_cuts}
+        return {"tokenizer": self.tokenizer, **own}
+
     def make_cutter(self, source: Source, questions: int) -> Cutter:
         """Return what cuts a document for so many questions."""
-        return Cutter(source, self.reader, self.config, self.tokenizer, questions)
+        most, model = self.config.pictures, getattr(self.reader, "model", None)
+        return Cutter(source, shared=questions, pictures=most, model=model, **self.sizes)
 
     def find_cutter(self, run: Run, fold: Fold) -> Cutter:
         """Return the run's cutter; a resumed run opens its document again, given or by its uri."""
@@ -405,12 +399,12 @@ def _reopen(document: Any, record: Document) -> Source:
     if document is None and record["uri"] is None:
         hint = 'invoke(None, config, context={"document": ...})'
         message = f"{record['name']} cannot be opened again: resume with {hint}."
-        raise SourceError(message)
+        raise errors.SourceError(message)
     source = open_source({"uri": record["uri"]} if document is None else document)
     if source.digest != record["digest"]:
         hint = "Start over by invoking with the question and the document."
         message = f"{record['name']} has changed since the reading began. {hint}"
-        raise SourceChangedError(message)
+        raise errors.SourceChangedError(message)
     return source
 
 
@@ -446,7 +440,7 @@ def check_window(identity: Identity, config: ReadingConfig, question_tokens: int
         f"{config.window_tokens} for a longer one, but that of {identity.name} holds {holds}. "
         f"{advice}, or serve the model with a longer context."
     )
-    raise ConfigurationError(message)
+    raise errors.ConfigurationError(message)
 
 
 _LONGEST_PAUSE = 60.0
@@ -459,7 +453,7 @@ _MOST_DOUBLINGS = 30
 async def repeat(
     call: Callable[[int], Awaitable[T]],
     config: ReadingConfig,
-    explain: Callable[[ModelError, int], ModelError] | None = None,
+    explain: Callable[[errors.ModelError, int], errors.ModelError] | None = None,
     *,
     patient: bool = True,
 ) -> T:
@@ -478,10 +472,10 @@ async def repeat(
     while True:
         try:
             return await call(attempt)
-        except ModelError as error:
+        except errors.ModelError as error:
             failed = min(failed, monotonic())
-            passing = patient or not isinstance(error, EmptyReplyError)
-            transient = error if isinstance(error, TransientModelError) and passing else None
+            passing = patient or not isinstance(error, errors.EmptyReplyError)
+            transient = error if isinstance(error, errors.TransientModelError) and passing else None
             if transient is None or (
                 attempt >= config.max_attempts
                 and (not patient or monotonic() - failed >= transient.patience)
@@ -492,7 +486,7 @@ async def repeat(
                     raise
                 times = f" after {attempt} attempts" if attempt > 1 else ""
                 message = f"The model call failed{times}: {error}"
-                raise ModelError(message) from error
+                raise errors.ModelError(message) from error
             longest = _LONGEST_LOOK if transient.patience else _LONGEST_PAUSE
             pause = min(config.retry_interval * 2 ** min(attempt - 1, _MOST_DOUBLINGS), longest)
             pause = random.uniform(pause / 2, pause)  # noqa: S311 - no secret

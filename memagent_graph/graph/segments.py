@@ -1,4 +1,4 @@
-"""Segments of a document, which are read at once: their scopes, and the merge of their memories."""
+"""Segments of a document, which are read at once: where they begin, and their merge."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections import ChainMap, Counter
 from contextlib import nullcontext, suppress
 from dataclasses import replace
 from functools import partial, reduce
+from itertools import pairwise
 from time import perf_counter
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -19,13 +20,73 @@ from memagent_graph.readers.base import Merge, Usage
 from memagent_graph.readers.replies import with_lost_statements
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterator, Sequence
+    from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 
     from langchain_core.runnables import RunnableConfig
 
     from memagent_graph.config import ReadingConfig
     from memagent_graph.graph.reading import Layer, Reading
     from memagent_graph.graph.state import Fold, LayerState, Stopped
+    from memagent_graph.text.chunks import Cutter
+
+
+_LEAST_ALONE = 4
+"""Least number of chunks in a segment with `segments="auto"`."""
+_SLACK = 4
+"""Multiple of `segments` that a slowly growing document gains, roughly, with each doubling."""
+
+
+def segment_spans(
+    reading: Reading, cutter: Cutter, known: Collection[int] = ()
+) -> list[tuple[int, int]]:
+    """Return the starts and ends of a document's segments; cuts the whole document.
+
+    `known` are numbers, from 0, of chunks at which segments of earlier readings began.
+    """
+    begins, at_once = [*cutter.cuts], reading.reader.concurrency
+    places = starts(len(begins), reading.config, at_once, cutter.shared, known)
+    cutter.segments = max(len(places), 1)
+    return [*pairwise([*(begins[place] for place in places), cutter.source.length])]
+
+
+def starts(
+    chunks: int,
+    config: ReadingConfig,
+    concurrency: int,
+    questions: int = 1,
+    known: Collection[int] = (),
+) -> list[int]:
+    """Return the chunks at which segments begin, counted from 0.
+
+    Segments have the same number of chunks, from a series of sizes that grow by at most a quarter.
+    Segments of an earlier reading are kept, which began at the chunks that are `known`: only what
+    has grown to more than twice the size, and the part after the last of them, are cut again. With
+    `segments="auto"` there are as many as the calls that the model answers at once allow.
+    """
+    if config.segments == "auto":
+        return cut_evenly(chunks, max(concurrency // questions, 1), _LEAST_ALONE, known)
+    return cut_evenly(chunks, config.segments, 1, known)
+
+
+def cut_evenly(chunks: int, most: int, least: int, known: Collection[int] = ()) -> list[int]:
+    """Return what `starts` does, for at most `most` segments of at least `least` chunks."""
+    found, size = [0], max(_size(chunks, most), least)
+    for older in sorted({*known} - {0}):
+        found += [*range(found[-1] + size, older - size + 1, size), older]
+    at, sizes = found[-1], [end - start for start, end in pairwise(found)]
+    size = max(least, _size(chunks - at, most), _size(chunks, _SLACK * most), *sizes)
+    return [*found, *range(at + size, chunks, size)]
+
+
+def _size(chunks: int, segments: int) -> int:
+    """The smallest size with which at most so many segments are needed."""
+    step = _step(least := -(-chunks // segments))
+    return -(-least // step) * step
+
+
+def _step(size: int) -> int:
+    """The step of the series 1 to 8, 10, 12, 14, 16, 20, ... at a size."""
+    return 1 << max((size - 1).bit_length() - 3, 0)
 
 
 _BY_URGENCY: tuple[Stopped, ...] = ("deadline", "max_calls", "end")

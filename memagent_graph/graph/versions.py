@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
-from datetime import UTC, datetime
 from math import inf
 from typing import TYPE_CHECKING
 
@@ -29,9 +28,9 @@ from memagent_graph.graph.state import (
 from memagent_graph.memory.atomic import MOST_LOST_RACES, pause
 from memagent_graph.memory.bank import MemoryBank
 from memagent_graph.memory.chain import adopt, keep_answer
-from memagent_graph.memory.items import UnderWay, can_lease
+from memagent_graph.memory.lease import EditedError, Lease, UnderWay, can_lease
 from memagent_graph.memory.version import MemoryVersion, edit_version
-from memagent_graph.memory.writer import EditedError, Lease, VersionWriter
+from memagent_graph.memory.writer import VersionWriter
 from memagent_graph.readers.base import Usage
 from memagent_graph.templates import plural
 
@@ -39,10 +38,9 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
 
     from memagent_graph.evidence.places import Memory
-    from memagent_graph.graph.chunks import Cutter
     from memagent_graph.graph.reading import Advance, FoldStep, Reading, Run
     from memagent_graph.memory.atomic import Value
-    from memagent_graph.text.chunks import Chunk
+    from memagent_graph.text.chunks import Chunk, Cutter
 
 
 class Versions(Layer):
@@ -91,7 +89,7 @@ class Chain:
         lineage: which versions these are.
         bank: has those that are stored.
         lease: the fold's record among those under way.
-        since: when the reading began, ISO 8601, UTC.
+        writer: writes the versions of the reading, with all its folds.
         parent: id of the version that the chunk is read from.
         at: that version; None for the root, or if it is not known.
     """
@@ -102,7 +100,9 @@ class Chain:
         self._whole = whole
         self.at: MemoryVersion | None = None
         reuses = run.config.get("configurable", {}).get("memagent_reuse", True)
-        reuses, above = reading.config.reuse and reuses, None if whole is None else whole.lineage
+        made, above = version_of(fold), None if whole is None else whole.lineage
+        # The question of a resumed run may have been changed: its notes so far are another's.
+        reuses &= reading.config.reuse and (made is None or made.question == fold["question"])
         if whole is None:
             self.bank: MemoryBank = MemoryBank(
                 run.store,
@@ -110,16 +110,14 @@ class Chain:
                 ttl=reading.config.ttl,
                 patience=lambda: self._patience(self.bank.guard.seconds),
             )
-            self._writer, self.since = VersionWriter(self.bank), datetime.now(UTC).isoformat()
-            self._leases: list[Lease] = []  # of all folds of the reading
+            self.writer = VersionWriter(self.bank)
         else:
-            self.bank, self.since = whole.bank, whole.since
-            self._writer, self._leases = whole._writer, whole._leases  # noqa: SLF001
-        stored = self.bank, self._writer.fence
+            self.bank, self.writer = whole.bank, whole.writer
+        stored = self.bank, self.writer.fence
         self.lineage: Lineage = Lineage(reading, fold, *stored, reuses=reuses, whole=above)
         shares = reuses and reading.config.lease and can_lease(self.bank)
         self.lease: Lease = Lease(self.bank, self.lineage.key(fold) if shares else None)
-        self._leases.append(self.lease)
+        self.writer.leases.append(self.lease)
         self._missed: str | None = None  # an edit that a lost race took away
         # Whether the store is asked for each chunk: until it does not know one.
         self._replays = self.lineage.reuses and not self.lineage.is_listed
@@ -189,8 +187,8 @@ class Chain:
             self._writes |= not (stopped == "deadline" or fold["scope"]["memory_name"])
         with suppress(StoreError):  # the next reading of the same takes it
             most = _NOTHING * self._took
-            if last or (self._writes and not late and self._writer.seconds <= most):
-                await self._writer.settle(None if last else most)
+            if last or (self._writes and not late and self.writer.seconds <= most):
+                await self.writer.settle(None if last else most)
             if last and self._whole is None and self._unmoved is None:
                 self._unstored = await self._flush()  # others may have stored something else
             # Whom it followed may have left the list.
@@ -214,7 +212,8 @@ class Chain:
         else:
             return fold
         self.at, lease.ends, lease.gone = edit, None, False
-        edit = self._move(edit, fold)
+        if self._whole is not None and edit.document.digest != fold["source"]["digest"]:
+            edit = relocate(edit, fold, self._reading.find_cutter(self._run, fold).source)
         after = move_to(fold, edit, edited)
         after = mark_taken(after, edit.id) if edited != edit.id else after
         if lease.held:
@@ -251,7 +250,7 @@ class Chain:
 
     async def _let_go(self) -> None:
         """Let others read on, and let nobody see a reading that is over, with all its folds."""
-        await asyncio.gather(*(lease.release() for lease in self._leases))
+        await asyncio.gather(*(lease.release() for lease in self.writer.leases))
 
     async def expect_no_other(self) -> None:
         """Wait until the memory that was read from is stored.
@@ -262,8 +261,8 @@ class Chain:
         Raises:
             EditedError: Another agent had stored another one first.
         """
-        is_slow = self._writer.seconds > max(_SLOW, self._took)
-        await self._writer.settle(0 if is_slow else self.bank.guard.seconds)
+        is_slow = self.writer.seconds > max(_SLOW, self._took)
+        await self.writer.settle(0 if is_slow else self.bank.guard.seconds)
         if self.lease.turn is not None:
             raise EditedError
 
@@ -330,7 +329,7 @@ class Chain:
         message, _ = await asyncio.gather(self._list(fold, message), self._let_go())
         if message is not None and self._reading.config.strict:
             raise StoreError(message)
-        forgotten = _FORGOTTEN if self._writer.fence.forgotten else None
+        forgotten = _FORGOTTEN if self.writer.fence.forgotten else None
         return [said for said in (message, self._missed, forgotten) if said is not None]
 
     async def _list(self, fold: Fold, message: str | None) -> str | None:
@@ -357,10 +356,10 @@ class Chain:
             await keep_answer(self.bank, version, answer, usage, seen)
 
     async def _move_head(self, fold: Fold) -> Fold:
-        scope, fence = fold["scope"], self._writer.fence
+        scope, fence = fold["scope"], self.writer.fence
         name, version = scope["memory_name"], fold["progress"]["version"]
         assert name is not None and version is not None  # noqa: S101, PT018 - `keep` stored it
-        await self._writer.settle()
+        await self.writer.settle()
         left = await self._flush()
         try:
             if left:  # a head must not lead to what is not stored
@@ -399,14 +398,9 @@ class Chain:
         await self.lease.move_to(self.lineage.key(after))
         return mark_taken(after, noted) if noted else after
 
-    def _move(self, version: MemoryVersion, fold: Fold) -> MemoryVersion:
-        if self._whole is None or version.document.digest == fold["source"]["digest"]:
-            return version
-        return relocate(version, fold, self._reading.find_cutter(self._run, fold).source)
-
     def _write(self, fold: Fold, version: MemoryVersion) -> None:
         self._writes = True
-        self._writer.add(version, self.describe(fold), self.lease)
+        self.writer.add(version, self.describe(fold), self.lease)
 
     def describe(self, fold: Fold) -> UnderWay:
         """Return what others are to see of the fold."""
@@ -423,7 +417,7 @@ class Chain:
             position=count_covered(progress, start, end) if progress["again"] else passed,
             length=end - start,
             version=None if progress["version"] == self.lineage.root else progress["version"],
-            since=self.since,
+            since=self.writer.since,
             head=scope["head"] or "",
             edit=state.get("edit") or "",
             taken=state.get("taken", ""),
@@ -432,10 +426,10 @@ class Chain:
     async def _flush(self) -> int:
         most = 2 * self.bank.guard.seconds  # for all that the store has not taken yet
         patience = self._patience(most)
-        return await self._writer.flush(patience, strictly=patience < most)
+        return await self.writer.flush(patience, strictly=patience < most)
 
     def _store_error(self, left: int) -> StoreError:
-        error = self._writer.error or self.bank.guard.refusal or "The store took too long."
+        error = self.writer.error or self.bank.guard.refusal or "The store took too long."
         return StoreError(f"{plural(left, 'memory version')} could not be stored: {error}")
 
     def _patience(self, most: float) -> float:

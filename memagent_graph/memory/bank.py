@@ -11,7 +11,8 @@ from memagent_graph.memory import forget as removal
 from memagent_graph.memory.atomic import MOST_LOST_RACES, pause
 from memagent_graph.memory.chain import EDITS
 from memagent_graph.memory.forget import Forgotten, ForgottenSource
-from memagent_graph.memory.items import Records, find_readings
+from memagent_graph.memory.items import Records
+from memagent_graph.memory.lease import find_readings
 from memagent_graph.memory.version import (
     History,
     MemoryVersion,
@@ -25,7 +26,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from memagent_graph.memory.atomic import Value
-    from memagent_graph.memory.items import Place, UnderWay
+    from memagent_graph.memory.items import Place
+    from memagent_graph.memory.lease import UnderWay
 
 
 async def replace_for(

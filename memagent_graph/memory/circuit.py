@@ -10,14 +10,8 @@ import time
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeVar
 from weakref import WeakKeyDictionary
 
+from memagent_graph import errors
 from memagent_graph.config import from_environment
-from memagent_graph.errors import (
-    BadRecordError,
-    MemoryConflictError,
-    MemoryNotFoundError,
-    StoreError,
-    StoreRefusedError,
-)
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -52,7 +46,12 @@ _LONGEST_WAIT = 120.0
 _PARTS = 16
 """Parts in which an operation is waited for."""
 
-_ANSWERS = (BadRecordError, MemoryConflictError, MemoryNotFoundError, StoreRefusedError)
+_ANSWERS = (
+    errors.BadRecordError,
+    errors.MemoryConflictError,
+    errors.MemoryNotFoundError,
+    errors.StoreRefusedError,
+)
 _MISTAKES = (TypeError, ValueError)
 _log = logging.getLogger(__name__)
 
@@ -109,14 +108,14 @@ class StoreGuard:
             return self.failures > 0 and (self._testing or self._clock() < self._next_try)
 
     @property
-    def refusal(self) -> StoreError | None:
+    def refusal(self) -> errors.StoreError | None:
         """The error with which a call would be refused; None if it would be made."""
         if not self.away:
             return None
         message = (
             f"The memory store is unreachable ({self._reason}). It is retried every few seconds."
         )
-        return StoreError(message)
+        return errors.StoreError(message)
 
     @property
     def circuit(self) -> Literal["closed", "open", "half-open"]:
@@ -159,12 +158,12 @@ class StoreGuard:
             raise
         except _MISTAKES:
             raise
-        except StoreError as error:
+        except errors.StoreError as error:
             self._open(openings, str(error))
             raise
         except Exception as error:
             what = ": ".join(filter(None, (type(error).__name__, str(error))))
-            failure = StoreError(f"The memory store failed: {what}")
+            failure = errors.StoreError(f"The memory store failed: {what}")
             self._open(openings, str(failure))
             raise failure from error
         else:
@@ -193,10 +192,10 @@ class StoreGuard:
                 task.cancel()
         if not done:
             message = f"The memory store did not answer within {patience:.2g} s."
-            raise StoreError(message)
+            raise errors.StoreError(message)
         if task.cancelled():  # by the store: if the caller is cancelled, the wait above ends
             message = "The memory store cancelled the operation."
-            raise StoreError(message)
+            raise errors.StoreError(message)
         return task.result()
 
     async def _patiently(self, task: asyncio.Task[T], patience: float) -> bool:

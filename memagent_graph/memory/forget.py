@@ -20,7 +20,8 @@ from memagent_graph.errors import (
 )
 from memagent_graph.memory.atomic import MOST_LOST_RACES, pause, race_error
 from memagent_graph.memory.chain import EDITS, NOTHING, find_versions, move_head
-from memagent_graph.memory.items import Records, find_readings, owners_of
+from memagent_graph.memory.items import Records, owners_of
+from memagent_graph.memory.lease import find_readings
 from memagent_graph.memory.maintenance import (
     BankContents,
     above,

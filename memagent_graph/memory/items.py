@@ -6,7 +6,7 @@
 | heads | a memory's name | `version`: where the memory is now |
 | readings | the key of a reading without a name | the same |
 | members, a digest of a memory's name | a version's id | nothing: the versions of that memory |
-| underway | what is being read, or who reads | the fold's progress: see `Lease`, `UnderWay` |
+| underway | what is being read, or who reads | the fold's progress: see `memory.lease` |
 | runs, a digest of a memory's name | what was read | how a reading that moved its head ended |
 | forgotten | a document's digest, "last" | number of the notice that it went; see `Fence` |
 | forgotten, users | digest of a user's id | when they were forgotten and by whom; see `changes` |
@@ -21,26 +21,16 @@ it follows was thinned out.
 
 from __future__ import annotations
 
-import os
 import re
-import socket
-from contextlib import suppress
-from dataclasses import dataclass, replace
-from datetime import UTC
-from functools import cache, partial
+from functools import partial
 from hashlib import sha256
-from math import ceil
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
-from uuid import uuid4
-from weakref import WeakValueDictionary
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from uuid import UUID
 
 from langgraph.store.base import GetOp, Item, ListNamespacesOp, MatchCondition, PutOp
-from langgraph.store.memory import InMemoryStore
-from pydantic import TypeAdapter, ValidationError
 
 from memagent_graph.errors import BadRecordError, ConfigurationError
-from memagent_graph.memory.atomic import AtomicStore, GetThenPut, Namespace, atomic
+from memagent_graph.memory.atomic import AtomicStore, Namespace, atomic
 from memagent_graph.memory.circuit import guard_of
 
 if TYPE_CHECKING:
@@ -78,6 +68,41 @@ def check_namespace(namespace: Sequence[str]) -> tuple[str, ...]:
         )
         raise ConfigurationError(message)
     return labels
+
+
+UserId: TypeAlias = str | int | UUID
+_PREFIX, _SUFFIX = "user-", "conversations"
+_ESCAPES = str.maketrans({char: f"%{ord(char):02X}" for char in "%.\0"})
+_ESCAPED = re.compile("%(25|2E|00)")
+
+
+def name_user(user: object) -> str:
+    """Return the id of a user as a text; raises `ConfigurationError` if it is empty or no id."""
+    if user is None or user == "":
+        raise ConfigurationError("The user is empty: give the id of the user.")
+    if not isinstance(user, str | int | UUID):
+        kind = type(user).__name__
+        message = f"The user is of type {kind}: give an id that is a str, an int or a UUID."
+        raise ConfigurationError(message)
+    return user if isinstance(user, str) else str(user)
+
+
+def place_of(user: UserId, namespace: Sequence[str]) -> tuple[str, ...]:
+    """Return the namespace of a user's memory.
+
+    LangGraph joins labels with periods, and refuses labels that are empty or have a NUL. The user
+    comes first, since in a cluster the first label determines the node.
+    """
+    label = _PREFIX + name_user(user).translate(_ESCAPES)
+    return (label, *namespace, _SUFFIX)
+
+
+def user_of(place: Sequence[str], namespace: Sequence[str]) -> str | None:
+    """Return the user of a namespace, the inverse of `place_of`; None if it is not a user's."""
+    label = place[0] if place else ""
+    if tuple(place[1:]) != (*namespace, _SUFFIX) or not label.startswith(_PREFIX):
+        return None
+    return _ESCAPED.sub(lambda found: chr(int(found[1], 16)), label[len(_PREFIX) :]) or None
 
 
 _MOST_NAMES = 10_000
@@ -256,11 +281,6 @@ class Records:
         await self.items([ListNamespacesOp((below,), max_depth=1, limit=1)])
 
 
-def can_lease(records: Records) -> bool:
-    """Whether a store has a real compare-and-put, without which a lease means nothing."""
-    return isinstance(records.store, InMemoryStore) or not isinstance(records.atomic, GetThenPut)
-
-
 def owners_of(value: object) -> list[str]:
     """Return the memories that a stored version belongs to; [] for an unreadable record."""
     owners = value.get("owners") if isinstance(value, dict) else None
@@ -278,119 +298,3 @@ def _bad(place: Place, error: Exception) -> BadRecordError:
     namespace, key = place
     message = f"The item stored under {key!r} cannot be read: {error}"
     return BadRecordError(message, key=key, namespace=namespace)
-
-
-@dataclass(frozen=True, slots=True)
-class UnderWay:
-    """One fold of a reading that is under way.
-
-    Attributes:
-        memory: name of the memory it writes, or the key of a reading without one.
-        question: the question.
-        source: digest of the document.
-        source_name: name of the document.
-        fold: tells folds of one reading apart, as in events: "1.2" is that of the second segment.
-        step: number of chunks read.
-        position: number of code points read, out of `length`.
-        length: length of the fold's span, in code points.
-        version: id of its memory as it is now, edits included; None before the first chunk.
-        since: time of its beginning, ISO 8601, UTC.
-        head: id of the version that a named memory was at when it began.
-        holder: machine, process and a number of its own: who reads.
-        of: id of the version of which `edit` is the edit.
-        edit: id of the last edit of its memory; empty without one.
-        taken: time when it continued from that edit, ISO 8601, UTC; empty if it has not yet.
-        seen: last sign of life by the store's clock, ISO 8601, UTC.
-    """
-
-    memory: str
-    question: str
-    source: str
-    source_name: str
-    fold: str
-    step: int
-    position: int
-    length: int
-    version: str | None
-    since: str
-    head: str = ""
-    holder: str = ""
-    of: str = ""
-    edit: str = ""
-    taken: str = ""
-    seen: str = ""
-
-    @property
-    def chunks(self) -> int:
-        """Number of all chunks, estimated from those read so far; 0 before the first."""
-        if not self.position:
-            return self.step
-        return self.step + ceil((self.length - self.position) * self.step / self.position)
-
-
-_record = TypeAdapter(UnderWay)
-
-
-async def find_readings(
-    records: Records, memory: str | None, *, gone: bool = False
-) -> dict[Place, UnderWay]:
-    """Return the folds under way that write to a memory, or to any, and where they are listed."""
-    found: dict[Place, UnderWay] = {}
-    async for item in records.scan(records.leases):
-        if isinstance(item, BadRecordError):
-            continue
-        with suppress(ValidationError):
-            fold, at = _record.validate_python(item.value), item.updated_at
-            if memory in (None, fold.memory) and (gone or not is_gone(fold.holder)):
-                seen = at.replace(tzinfo=UTC) if at.tzinfo is None else at.astimezone(UTC)
-                found[tuple(item.namespace), item.key] = replace(fold, seen=seen.isoformat())
-    return found
-
-
-_HOLDER = re.compile(r"(.+):([1-9][0-9]{0,8}):([0-9a-f]+)")  # machine, pid, number
-_here = uuid4().hex
-
-
-class Holder:
-    """The reader that holds the record of a fold: machine, process, and a number of its own."""
-
-    live: ClassVar[WeakValueDictionary[str, Holder]] = WeakValueDictionary()
-    """Those of this process that are in use."""
-
-    def __init__(self) -> None:
-        self.number = uuid4().hex
-        self.live[self.number] = self
-
-    def __str__(self) -> str:
-        return f"{_machine()}:{os.getpid()}:{self.number}"
-
-
-def is_gone(holder: str) -> bool:
-    """Whether who is named is known to be dead, or the name is none."""
-    match = _HOLDER.fullmatch(holder)
-    if match is None:
-        return True
-    machine, pid, number = match.groups()
-    if machine != _machine():
-        return False
-    if int(pid) == os.getpid():
-        return number not in Holder.live
-    try:
-        os.kill(int(pid), 0)
-    except OSError as error:  # another user's process is refused, and lives
-        return isinstance(error, ProcessLookupError)
-    return False
-
-
-@cache
-def _machine() -> str:
-    """Identify the scope of process ids: containers can share a host's name and its boot.
-
-    Without Linux's `/proc` this is the process that imported us, and its forks.
-    """
-    try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-        place = f"{boot}-{Path('/proc/self/ns/pid').stat().st_ino}"
-    except OSError:
-        place = _here
-    return f"{socket.gethostname()}-{place}"

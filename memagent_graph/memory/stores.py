@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from langgraph.store.sqlite import SqliteStore
 
 NO_STORE = "none"
+_NO_FILE = ":memory:"
+"""Name of a database of SQLite that is in memory."""
 _LONGEST_BUSY = 3600.0  # seconds
 
 
@@ -74,7 +76,7 @@ def _sqlite(file: Path) -> Iterator[BaseStore]:
     with ExitStack() as stack:
         with _blame(file):
             file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)  # memories are private
-            if not file.exists():
+            if str(file) != _NO_FILE and not file.exists():
                 _create(file, SqliteStore)
             store = stack.enter_context(SqliteStore.from_conn_string(str(file)))
             wait_for_others(store.conn, store.setup)

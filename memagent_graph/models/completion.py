@@ -17,12 +17,7 @@ from langchain_core.messages.tool import tool_call_chunk
 from langchain_core.outputs import ChatGenerationChunk
 from pydantic import Field, PrivateAttr, ValidationError
 
-from memagent_graph.errors import (
-    ConfigurationError,
-    ContextLengthError,
-    EmptyReplyError,
-    TransientModelError,
-)
+from memagent_graph import errors
 from memagent_graph.models.failures import fields_of, reply_error, words_of
 from memagent_graph.models.reply import (
     Usage,
@@ -89,7 +84,7 @@ class Completion:
         if find_ending(reason) == "failed":
             said = words_of(choice.get("error"))
             text = f"The server broke off the reply ({reason}){': ' if said else '.'}{said}"
-            raise reply_error({"error": choice.get("error")}) or TransientModelError(text)
+            raise reply_error({"error": choice.get("error")}) or errors.TransientModelError(text)
         known = {"finish_reason": reason, "model_name": body.get("model"), "id": body.get("id")}
         self._about |= {name: value for name, value in known.items() if value}
         self._prompt_token_ids = body.get("prompt_token_ids") or self._prompt_token_ids
@@ -127,7 +122,7 @@ class Completion:
                 f"The server's reply is not a chat completion: {shown} Check that the base URL is "
                 "that of an OpenAI-compatible API."
             )
-            raise TransientModelError(text)
+            raise errors.TransientModelError(text)
         self._is_whole = True
         return part
 
@@ -144,7 +139,9 @@ class Completion:
         """
         reason = self._about["finish_reason"]
         if reason is None and not (self._is_whole or (is_done and self._has_text)):
-            raise TransientModelError("The server ended the stream before the reply was complete.")
+            raise errors.TransientModelError(
+                "The server ended the stream before the reply was complete."
+            )
         generation = Generation(
             prompt_token_ids=self._prompt_token_ids,
             token_ids=self._token_ids or None,
@@ -243,7 +240,7 @@ async def continue_text(
     asked = ask_like_caller(model, [HumanMessage(text)], config, options)
     try:
         reply, words = await take_reply(asked)
-    except EmptyReplyError:
+    except errors.EmptyReplyError:
         return "", 0.0, Usage(calls=1)
     found = reply.response_metadata.get("generation") or {}
     return words, sum(found.get("logprobs") or ()), usage_of(reply)
@@ -273,7 +270,7 @@ class LoopChatModel(BaseChatModel):
         except ValidationError as error:
             found = [(*item["loc"], item["msg"]) for item in error.errors()]
             text = "; ".join(": ".join(map(str, parts)) for parts in found)
-            raise ConfigurationError(text) from error
+            raise errors.ConfigurationError(text) from error
 
     def _loop_thread(self) -> LoopThread:
         raise NotImplementedError
@@ -394,7 +391,7 @@ class LocalChatModel(LoopChatModel):
                 "model's instruction-tuned version, or set chat_template in its "
                 "tokenizer_config.json."
             )
-            raise ConfigurationError(message)
+            raise errors.ConfigurationError(message)
         backend = getattr(tokenizer, "backend_tokenizer", None)
         return None if backend is None else HuggingFaceTokenizer(backend)
 
@@ -419,7 +416,7 @@ class LocalChatModel(LoopChatModel):
                 f"The prompt is too long for the model: {len(ids)} tokens, but the context holds "
                 f"{window} including the reply. Lower chunk_tokens."
             )
-            raise ContextLengthError(message)
+            raise errors.ContextLengthError(message)
         return ids
 
     def load_weights(self, weights: Mapping[str, torch.Tensor]) -> None:

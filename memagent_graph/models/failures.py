@@ -21,13 +21,7 @@ from langchain_core.exceptions import (
     ModelRateLimitError,
 )
 
-from memagent_graph.errors import (
-    BadRequestError,
-    ContextLengthError,
-    ModelError,
-    RefusalError,
-    TransientModelError,
-)
+from memagent_graph import errors
 from memagent_graph.templates import late
 
 if TYPE_CHECKING:
@@ -151,14 +145,14 @@ _DEEPEST = 8
 _SILENCE = "it gave no reason."
 
 
-def model_error(error: Exception, *, served: Sequence[str] = ()) -> ModelError:
+def model_error(error: Exception, *, served: Sequence[str] = ()) -> errors.ModelError:
     """Return the `ModelError` whose class says what a caller can do about `error`.
 
     Errors are classified by status code, name and words, not by class, so that the clients of all
     providers are covered and none needs to be installed. `served` are the names of the server's
     models, for the message of a 404.
     """
-    if isinstance(error, ModelError):
+    if isinstance(error, errors.ModelError):
         return error
     body, status = _body(error), _status(error)
     text, codes = error_text(error), {_code(error), *_codes(body)}
@@ -167,19 +161,21 @@ def model_error(error: Exception, *, served: Sequence[str] = ()) -> ModelError:
         return _from_status(status, text, codes, overflow=overflow, wait=wait, served=served)
     lineage = " ".join(kind.__name__ for kind in reversed(type(error).__mro__))
     if "ModelRefusalError" in lineage:  # LangChain's, since langchain-core 1.7.5
-        return RefusalError(f"The model refused: {text}")
+        return errors.RefusalError(f"The model refused: {text}")
     if (error_within := getattr(error, "body", None)) and not hasattr(error, "response"):
-        return reply_error({"error": error_within}) or TransientModelError(text)  # of a stream
+        return reply_error({"error": error_within}) or errors.TransientModelError(
+            text
+        )  # of a stream
     if _MALFORMED_NAME.search(lineage):
-        return TransientModelError(f"The model's reply is malformed: {text}")
+        return errors.TransientModelError(f"The model's reply is malformed: {text}")
     if _is_transient(error, lineage, text):
-        return TransientModelError(
+        return errors.TransientModelError(
             f"The model cannot be reached{_place(error)}: {text}", retry_after=wait
         )
-    return ModelError(f"The model call failed: {type(error).__name__}: {text}")
+    return errors.ModelError(f"The model call failed: {type(error).__name__}: {text}")
 
 
-def reply_error(reply: object) -> ModelError | None:
+def reply_error(reply: object) -> errors.ModelError | None:
     """Return the error in a server's reply of status 200, or in a part of one; None without one.
 
     Gateways send errors that occur behind them in place of a completion, and MiniMax all errors.
@@ -312,24 +308,26 @@ def _from_status(
     overflow: bool = False,
     wait: float | None = None,
     served: Sequence[str] = (),
-) -> ModelError:
+) -> errors.ModelError:
     if overflow or is_too_long(text, status, codes):
-        return ContextLengthError(
+        return errors.ContextLengthError(
             f"The prompt is too long for the model; lower chunk_tokens or memory_tokens. {text}"
         )
     said = " ".join((text, *codes))
     if status in (None, 400, 403, 422) and _FILTER.search(said):
-        return RefusalError(f"The provider refused the prompt: {text}")
+        return errors.RefusalError(f"The provider refused the prompt: {text}")
     spent = codes & _QUOTA_CODES or _SPENT.search(said)
     if status == 402 or (status in (None, 400, 429) and spent):  # noqa: PLR2004 - HTTP's
-        return ModelError(f"The account's quota is spent: check its plan and billing. {text}")
+        return errors.ModelError(
+            f"The account's quota is spent: check its plan and billing. {text}"
+        )
     if status is None:
-        return TransientModelError(f"The server replied with an error: {text}")
+        return errors.TransientModelError(f"The server replied with an error: {text}")
     rated = status == 400 and _RATE.search(said)  # noqa: PLR2004 - HTTP's number
     if rated or status in _TRANSIENT_STATUS or status >= 500:  # noqa: PLR2004 - HTTP's number
-        return TransientModelError(f"The server answered {status}: {text}", retry_after=wait)
+        return errors.TransientModelError(f"The server answered {status}: {text}", retry_after=wait)
     if status in (401, 403):
-        return ModelError(
+        return errors.ModelError(
             f"The server refused the credentials ({status}): check OPENAI_API_KEY or the "
             f"provider's own variable, and the base URL. The server said: {text}"
         )
@@ -339,12 +337,12 @@ def _from_status(
             if served
             else "GET /v1/models lists its models, and the base URL usually ends in /v1"
         )
-        return ModelError(
+        return errors.ModelError(
             f"The server does not know this model or path (404): {hint}. The server said: {text}"
         )
     named = _OTHER_CAUSE.search(said) and not _SIZE.search(said)
     lasting = named or _FEWER in said.lower() or status not in (400, 422)
-    kind = ModelError if lasting else BadRequestError
+    kind = errors.ModelError if lasting else errors.BadRequestError
     return kind(f"The server answered {status}: {text}")
 
 

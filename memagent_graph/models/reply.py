@@ -279,14 +279,11 @@ def without_reasoning(text: str) -> str:
     return _without_head(kept + text[at:])
 
 
-def is_tag(
-    text: str, tag: re.Match[str], *, begins: bool = False, whole: bool = True
-) -> bool | None:
+def is_tag(text: str, tag: re.Match[str], *, begins: bool = False) -> bool:
     """Return whether a tag marks reasoning, and is not merely named, as in "the <think> tag".
 
     A named tag is quoted, or stands in a line like a word. Nothing but space and reasoning is
-    before a tag that `begins` a reply. For one at the end of a reply that is not `whole` it may be
-    None.
+    before a tag that `begins` a reply.
     """
     before, after = text[: tag.start()][-1:], text[tag.end() : tag.end() + 1]
     if begins or not before:
@@ -297,7 +294,7 @@ def is_tag(
     if before not in _QUOTES and before not in " \t":
         return True
     if not after:
-        return (before in _QUOTES) if whole else None
+        return before in _QUOTES
     return after not in (_QUOTES if before in _QUOTES else _AFTER_A_WORD)
 
 

@@ -15,15 +15,7 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 from langchain_core.runnables import RunnableBinding, RunnableSequence
 from pydantic import PydanticSchemaGenerationError, PydanticUserError, TypeAdapter, ValidationError
 
-from memagent_graph.errors import (
-    ConfigurationError,
-    ContextLengthError,
-    EmptyReplyError,
-    ModelError,
-    RefusalError,
-    ResponseFormatError,
-    TransientModelError,
-)
+from memagent_graph import errors
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -140,7 +132,7 @@ def shape_of(response_format: ResponseFormat) -> Shape:
             "response_format= takes a pydantic model, a dataclass, a TypedDict or a JSON schema, "
             f"not {type(response_format).__name__}."
         )
-        raise ConfigurationError(message)
+        raise errors.ConfigurationError(message)
     try:
         adapter: TypeAdapter[Any] = TypeAdapter(response_format)
         schema = adapter.json_schema()
@@ -149,7 +141,7 @@ def shape_of(response_format: ResponseFormat) -> Shape:
             f"{response_format.__name__} cannot be expressed as a JSON schema; use types that JSON "
             f"has. {error}"
         )
-        raise ConfigurationError(message) from error
+        raise errors.ConfigurationError(message) from error
     _check_object(schema)
     return Shape(_name(response_format.__name__), schema, adapter)
 
@@ -179,7 +171,7 @@ async def fill(
                     f"The model did not answer in the shape of {shape.name} in two attempts: "
                     f"{error} Simplify response_format, or use a stronger model."
                 )
-                raise ResponseFormatError(message, reply=text) from error
+                raise errors.ResponseFormatError(message, reply=text) from error
             wrong = HumanMessage(_REPAIR.format(problem=error))
             messages = [*messages, AIMessage(text[:_LONGEST_REPLY]), wrong]
 
@@ -216,9 +208,14 @@ async def call_constrained(
         return await call({})
     try:
         return await call(held)
-    except (TransientModelError, ContextLengthError, RefusalError, EmptyReplyError):
+    except (
+        errors.TransientModelError,
+        errors.ContextLengthError,
+        errors.RefusalError,
+        errors.EmptyReplyError,
+    ):
         raise
-    except ModelError as error:
+    except errors.ModelError as error:
         found = await call({})
         held.clear()
         _log.warning("The model refuses a JSON schema, so calls are made without one: %s", error)
@@ -253,8 +250,8 @@ def _problems(schema: Mapping[str, Any], plain: Mapping[str, Any]) -> list[str]:
     from referencing import Registry
 
     validator = validator_for(schema)(schema, registry=Registry())
-    errors = [*validator.iter_errors(plain)][:_MOST_PROBLEMS]
-    return [_at(error.absolute_path, error.message) for error in errors]
+    found = [*validator.iter_errors(plain)][:_MOST_PROBLEMS]
+    return [_at(error.absolute_path, error.message) for error in found]
 
 
 def _at(path: Sequence[str | int], message: str) -> str:
@@ -279,13 +276,13 @@ def _check_schema(schema: Mapping[str, Any]) -> None:
             resolver.lookup(reference)
     except SchemaError as error:
         message = f"response_format is not a JSON schema: {error.message}. Correct the schema."
-        raise ConfigurationError(message) from error
+        raise errors.ConfigurationError(message) from error
     except Unresolvable as error:
         message = (
             f"response_format refers to {reference!r}, which it does not contain: put the "
             'definition under "$defs" of the schema.'
         )
-        raise ConfigurationError(message) from error
+        raise errors.ConfigurationError(message) from error
     _check_object(schema)
 
 
@@ -295,7 +292,7 @@ def _check_object(schema: Mapping[str, Any]) -> None:
             'response_format must be an object, with "type": "object" in its schema: make a '
             "list or a single value a field of an object."
         )
-        raise ConfigurationError(message)
+        raise errors.ConfigurationError(message)
 
 
 def _name(title: object) -> str:

@@ -27,11 +27,7 @@ from vllm.tokenizers import cached_tokenizer_from_config
 from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.engine.exceptions import EngineDeadError, EngineGenerateError
 
-from memagent_graph.errors import (
-    ConfigurationError,
-    ModelError,
-    TransientModelError,
-)
+from memagent_graph import errors
 from memagent_graph.models.completion import Generation, LocalChatModel, ModelCall, reply_part
 from memagent_graph.sync import LoopThread
 
@@ -89,7 +85,7 @@ class VLLMEngine:
                 f"vLLM cannot run {self.arguments.model!r}: {_reason(error)} Name a folder with a "
                 "model's config.json and weights, or a hub id that this machine can reach."
             )
-            raise ConfigurationError(message) from error
+            raise errors.ConfigurationError(message) from error
 
     @property
     def window_tokens(self) -> int:
@@ -121,13 +117,13 @@ class VLLMEngine:
         except EngineDeadError as error:
             await self._discard(llm)
             message = f"vLLM's engine for {self.arguments.model!r} died; the next call restarts it."
-            raise TransientModelError(message) from error
+            raise errors.TransientModelError(message) from error
         except _BUSY as error:
             message = f"vLLM cannot accept the request now: {error}"
-            raise TransientModelError(message) from error
+            raise errors.TransientModelError(message) from error
         except _REFUSED as error:
             message = f"vLLM refused the request: {_reason(error)}"
-            raise ModelError(message) from error
+            raise errors.ModelError(message) from error
 
     async def load_weights(self, weights: Mapping[str, torch.Tensor]) -> None:
         """Replace the weights, in this engine and in those restarted after it."""
@@ -160,7 +156,7 @@ class VLLMEngine:
         started = self._started
         try:
             return await asyncio.shield(started)
-        except ModelError:
+        except errors.ModelError:
             if self._started is started:
                 self._started = None  # the next call tries again
             raise
@@ -176,7 +172,7 @@ class VLLMEngine:
             await llm.collective_rpc("reload_weights", kwargs={"weights_path": str(folder)})
         except Exception as error:  # vLLM passes on any error of a worker
             message = f"These are not the weights of {self.arguments.model!r}: {_reason(error)}"
-            raise ConfigurationError(message) from error
+            raise errors.ConfigurationError(message) from error
         await llm.reset_prefix_cache()  # it was computed with the old weights
 
     def _start(self) -> AsyncLLM:
@@ -184,7 +180,7 @@ class VLLMEngine:
             return AsyncLLM.from_engine_args(self.arguments)
         except Exception as error:  # vLLM passes on any error of its processes
             message = _WONT_START.format(model=self.arguments.model, reason=_reason(error))
-            raise ModelError(message) from error
+            raise errors.ModelError(message) from error
 
     async def _discard(self, llm: AsyncLLM) -> None:
         if self._started is None or self._started.result() is not llm:
@@ -198,7 +194,7 @@ class VLLMEngine:
 
     async def _close(self) -> None:
         if self._started is not None:
-            with suppress(ModelError):
+            with suppress(errors.ModelError):
                 await self._discard(await self._ensure_started())
 
 
@@ -238,7 +234,7 @@ class ChatVLLM(LocalChatModel):
                 f"Neither ChatVLLM nor vLLM has an argument {', '.join(sorted(unknown))}: see "
                 "vllm.AsyncEngineArgs."
             )
-            raise ConfigurationError(message)
+            raise errors.ConfigurationError(message)
         super().__init__(**own | {"engine": own.get("engine", {}) | others})
         if self.adapter:
             self.engine = {"enable_lora": True, "max_lora_rank": _rank(self.adapter)} | self.engine
@@ -275,7 +271,7 @@ class ChatVLLM(LocalChatModel):
             return SamplingParams(output_kind=kind, **given)
         except (TypeError, *_REFUSED) as error:  # vLLM has no such name, or refuses the value
             message = f"vLLM refuses these sampling parameters: {error} Correct sampling=."
-            raise ConfigurationError(message) from error
+            raise errors.ConfigurationError(message) from error
 
 
 _SAMPLING = ("temperature", "top_p", "seed", "max_tokens", "stop")
@@ -292,7 +288,7 @@ def _rank(adapter: str) -> int:
             f"{adapter!r} has no LoRA adapter: name a folder with an adapter_config.json that "
             f"sets the rank r. {error}"
         )
-        raise ConfigurationError(message) from error
+        raise errors.ConfigurationError(message) from error
 
 
 def _generation(prompt: list[int], written: list[CompletionOutput]) -> Generation:

@@ -400,8 +400,13 @@ class CallRecord(TraceRecorder):
     """
 
     def __init__(self, path: str | Path) -> None:
-        super().__init__(JSONLinesSink(path))
+        self._file = JSONLinesSink(path)
+        super().__init__(self._file)
         self._spent: dict[str, Usage] = defaultdict(Usage)
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
 
     def spent(self, rollout: str) -> Usage | None:
         """Return what the calls of a rollout cost since it was asked last; None without a call."""

@@ -8,18 +8,13 @@ from dataclasses import replace
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
-from memagent_graph.errors import (
-    ConfigurationError,
-    EmptyReplyError,
-    MemAgentError,
-    ModelError,
-)
+from memagent_graph import errors
 from memagent_graph.graph.build import create_memagent
 from memagent_graph.graph.state import ReadingInput
 from memagent_graph.models.endpoint import ChatEndpoint
-from memagent_graph.models.resolve import resolve_model
 from memagent_graph.readers.base import Answer, Update, Usage
 from memagent_graph.readers.chat import ChatReader
+from memagent_graph.readers.resolve import resolve_model
 from memagent_graph.rl.recorder import ROLLOUT, TraceRecorder
 from memagent_graph.rl.traces import ListSink, LoadedTraces, RecordedCall, Rollout, join
 
@@ -89,7 +84,7 @@ class RolloutRunner:
             async with slots:
                 try:
                     await self._agent.ainvoke(asked, config)
-                except MemAgentError as error:
+                except errors.MemAgentError as error:
                     failed[f"{type(error).__name__}: {error}"] += 1
 
         opened = [(sample, sample.open()) for sample in samples]
@@ -136,7 +131,7 @@ class _SeededReader(ChatReader):
     async def update(self, step: Step, *, config: RunnableConfig | None = None) -> Update:
         try:
             return await super().update(step, config=config)
-        except EmptyReplyError:
+        except errors.EmptyReplyError:
             self.speechless.add(_rollout_of(config))
             return Update(None, usage=Usage(calls=1))
 
@@ -145,7 +140,7 @@ class _SeededReader(ChatReader):
     ) -> Answer:
         try:
             return await super().respond(question, memory, config=config)
-        except EmptyReplyError:
+        except errors.EmptyReplyError:
             self.speechless.add(_rollout_of(config))
             return Answer("(an empty reply)", "", usage=Usage(calls=1))
 
@@ -227,7 +222,7 @@ class ServedWeights:
                 f"The server at {self._root} did not load the new weights: {error} Start vLLM with "
                 "VLLM_SERVER_DEV_MODE=1 in its environment."
             )
-            raise ModelError(message) from error
+            raise errors.ModelError(message) from error
 
 
 def make_engine(
@@ -239,7 +234,7 @@ def make_engine(
             f"engine_options cannot have {', '.join(sorted(shaping))}: training needs tokens "
             "sampled from the whole distribution. Leave it out."
         )
-        raise ConfigurationError(message)
+        raise errors.ConfigurationError(message)
     options = {"logprobs": True, **settings.engine_options}
     if settings.engine.startswith(("http://", "https://")):
         served = make_served_policy(
@@ -248,13 +243,13 @@ def make_engine(
         return served, ServedWeights(settings.engine, settings.out)
     if settings.engine not in {"hf", "vllm"}:
         message = f"There is no engine {settings.engine!r}: use hf, vllm, or a vLLM server's URL."
-        raise ConfigurationError(message)
+        raise errors.ConfigurationError(message)
     if settings.engine == "vllm" and processes > 1:
         message = (
             f"engine=vllm trains in one process, not {processes}: start a vLLM server and name "
             "its URL as the engine."
         )
-        raise ConfigurationError(message)
+        raise errors.ConfigurationError(message)
     options |= {"temperature": 1.0, "top_p": 1.0}
     if settings.engine == "hf":
         options = {"dtype": "float32", "device": device} | options  # as the trainer computes

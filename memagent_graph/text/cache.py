@@ -110,10 +110,6 @@ class Cache:
             path.unlink(missing_ok=True)
         return len(named)
 
-    def size(self) -> int:
-        """Return the size of all entries, in bytes."""
-        return sum(found.st_size for _, found in self._entries())
-
     def _is_private(self) -> bool:
         """Whether only this user can read or replace entries; without a folder, an `OSError`."""
         found = self.folder.lstat()
@@ -193,12 +189,6 @@ def forget_converted(digest: str | None = None, *, preview: bool = False) -> int
     """
     folder = folder_of_converted()
     return Cache(folder, 0).forget(digest, preview=preview) if folder else 0
-
-
-def size_of_converted() -> int:
-    """Return the size of all entries, in bytes."""
-    folder = folder_of_converted()
-    return Cache(folder, 0).size() if folder else 0
 
 
 @lru_cache(maxsize=8)

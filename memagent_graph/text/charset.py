@@ -37,11 +37,18 @@ def decode(content: bytes) -> str:
     encoding = _find_encoding(content[:4096])
     with suppress(UnicodeDecodeError):
         return content.decode(encoding or "utf-8", "replace" if encoding else "strict")
+    if named := _find_named(content):
+        return content.decode(named, "replace")
+    return content.decode(guess_encoding(content)[0] or "utf-8", "replace")
+
+
+def _find_named(content: bytes) -> str | None:
+    """Return the encoding that a page or a file of XML says it has; bytes say it is Unicode."""
     found = _CHARSET.search(content[:4096])
     with suppress(LookupError):
-        if found and (named := widen(found[1].decode())) != "utf-8":
-            return content.decode(named, "replace")
-    return content.decode(guess_encoding(content)[0] or "utf-8", "replace")
+        named = widen(found[1].decode()) if found else "utf-8"
+        return None if named.startswith("utf") else named
+    return None
 
 
 def widen(name: str) -> str:
@@ -122,7 +129,9 @@ def open_text(
         return source
     found, confidence = "utf-8", 1.0  # type: tuple[str | None, float]
     if source.invalid * 10 > source.beyond_ascii:
-        found, confidence = guess_encoding(source.lines_beyond_ascii())
+        found = _find_named(sample)
+        if found is None:
+            found, confidence = guess_encoding(source.lines_beyond_ascii())
     hint = "convert it to UTF-8, or name its encoding with open_source(..., encoding=...)."
     if found is None:
         message = f"{name} is in an unknown encoding: {hint}"

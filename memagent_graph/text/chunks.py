@@ -1,10 +1,18 @@
-"""Cut a source into chunks: `next_chunk` is a pure function of (source, offset)."""
+"""Cut a source into chunks: `next_chunk` is a pure function of (source, offset).
+
+A `Cutter` calls it once for all that read a chunk.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from bisect import bisect_right
-from collections import deque
-from dataclasses import dataclass
+from collections import Counter, deque
+from concurrent.futures import Future
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import cached_property
 from hashlib import sha256
 from itertools import chain
 from math import inf
@@ -13,7 +21,8 @@ from typing import TYPE_CHECKING, Any
 
 import regex
 
-from memagent_graph.text.source import JoinedSource, parts_with_offsets
+from memagent_graph.errors import SourceChangedError
+from memagent_graph.text.source import JoinedSource, TextSource, parts_with_offsets
 from memagent_graph.text.terms import same_line_ends
 
 if TYPE_CHECKING:
@@ -104,6 +113,135 @@ def chunks(
     while chunk := next_chunk(source, offset, **of):
         yield chunk
         offset = chunk.end
+
+
+_PATIENCE = 0.002
+"""Time after which a reader is taken to wait for a model and not for the processor, in seconds."""
+_FEW_TOKENS = 1024
+"""Chunks up to this many tokens are cut inline: starting a thread takes longer."""
+_KEPT = 8
+"""Chunks of a segment kept for slower folds; one that is further behind cuts them again."""
+
+
+class Cutter:
+    """Cuts one source for a run, each chunk once for all folds that read it.
+
+    Args:
+        source: the source.
+        shared: number of questions about it.
+        pictures: most pictures of a chunk that are shown, to a `model` that sees.
+        sizes: those of `next_chunk`.
+
+    Attributes:
+        segments: number of segments, for each of which some chunks are kept.
+    """
+
+    def __init__(
+        self, source: Source, *, shared: int = 1, pictures: int = 0, model: Any = None, **sizes: Any
+    ) -> None:
+        self.source, self.shared, self.segments = source, shared, 1
+        self._pictures, self._model, self._sizes = pictures, model, sizes
+        self._few = type(source) is TextSource and sizes["chunk_tokens"] <= _FEW_TOKENS
+        self._begun: dict[int, Future[Chunk | None]] = {}
+        self._lock = threading.Lock()
+        self._cuts: dict[int, tuple[int, int]] = {}  # a skipping fold can be far ahead
+
+    @cached_property
+    def origins(self) -> dict[int, tuple[str, str]]:
+        """Each chunk's digest, and what a segment that begins there is known by, by its start.
+
+        That is the digest, and how many chunks before have the same.
+        """
+        seen, found = Counter[str](), {}
+        for start in self.cuts:
+            chunk = self.cut(start)
+            assert chunk is not None  # noqa: S101 - it was cut
+            found[start] = chunk.digest, f"{chunk.digest}-{seen[chunk.digest]}"
+            seen[chunk.digest] += 1
+        return found
+
+    @cached_property
+    def cuts(self) -> dict[int, tuple[int, int]]:
+        """End and tokens of each chunk, by start; cuts the whole document at the first use."""
+        cut = chunks(self.source, **self._sizes)
+        return {chunk.start: (chunk.end, chunk.tokens) for chunk in cut}
+
+    async def chunk(self, position: int, seconds: float | None = None) -> Chunk:
+        """Return the chunk at the position of a fold; another thread cuts a long one.
+
+        Raises:
+            TimeoutError: It was not cut after these seconds.
+            SourceChangedError: The document ends before the position.
+        """
+        begun = self._begin(position)
+        if not begun.done():  # shielded: other folds may wait for the same chunk
+            await asyncio.wait_for(asyncio.shield(asyncio.wrap_future(begun)), seconds)
+        if (chunk := begun.result()) is None:
+            what = f"{self.source.name} ends before the position that the reading had reached"
+            message = f"{what}: start over with the question and the document."
+            raise SourceChangedError(message)
+        return chunk
+
+    @contextmanager
+    def ahead(self, chunk: Chunk, end: int) -> Iterator[None]:
+        """Cut the chunk after `chunk` in a thread, while a slow reader reads this one."""
+        if self._few or chunk.end >= end:
+            yield
+            return
+        starting = asyncio.get_running_loop().call_later(_PATIENCE, self._begin, chunk.end)
+        try:
+            yield
+        finally:
+            starting.cancel()
+
+    def _begin(self, position: int) -> Future[Chunk | None]:
+        """The chunk at a position, for all folds that need it; the first caller has it cut."""
+        with self._lock:
+            if (known := self._begun.get(position)) is not None:
+                return known
+            begun = self._begun[position] = Future[Chunk | None]()
+            done = [at for at, one in self._begun.items() if one.done()]
+            for at in done[: max(len(self._begun) - _KEPT * self.segments, 0)]:
+                del self._begun[at]
+        begun.set_running_or_notify_cancel()  # no fold that gives up cancels it
+
+        def settle() -> None:
+            try:
+                begun.set_result(self.cut(position))
+            except BaseException as error:  # noqa: BLE001 - raised by those who take the chunk
+                begun.set_exception(error)
+
+        if self._few:
+            settle()
+        else:  # a pool's threads would not survive a fork
+            threading.Thread(target=settle, name="memagent-cut", daemon=True).start()
+        return begun
+
+    def cut(self, position: int) -> Chunk | None:
+        """Return the chunk that begins at a position; None at the end of the document."""
+        chunk = self._cut(position)
+        if chunk is None or not self._pictures or self._model is None:
+            return chunk
+        from memagent_graph.pictures import between, within
+
+        parts = parts_with_offsets(self.source, chunk.start, chunk.end)
+        found = between(parts, chunk.start, chunk.end)
+        shown = within(found, self._pictures, self._model)
+        return replace(chunk, pictures=shown, crowded_out=len(found) - len(shown))
+
+    def _cut(self, position: int) -> Chunk | None:
+        known = self.__dict__.get("cuts", self._cuts).get(position)  # does not compute `cuts`
+        if known is not None:
+            end, tokens = known
+            text = self.source.read(position, end - position)
+            header = (
+                "" if self._sizes.get("exact_cuts") else table_header(self.source, position, text)
+            )
+            return Chunk(text, position, end, tokens, self.source, header)
+        chunk = next_chunk(self.source, position, **self._sizes)
+        if chunk is not None and self.shared > 1:
+            self._cuts[position] = chunk.end, chunk.tokens
+        return chunk
 
 
 _FULL = 0.8

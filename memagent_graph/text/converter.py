@@ -251,7 +251,7 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=shared.begin_anew)
 
 
-_FORM = 15  # version of the conversion; a change here that gives other texts or pages increases it
+_FORM = 16  # version of the conversion; a change here that gives other texts or pages increases it
 _NO_OCR = ' For pictures of text: pip install "memagent-graph[ocr]"'
 
 _EXCESS = {

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import errno
 import glob
 import json
 import os
 import re
 import reprlib
-import stat
 import tempfile
 import warnings
 import weakref
@@ -16,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import partial
-from itertools import takewhile
+from itertools import chain, islice, takewhile
 from pathlib import Path, PurePosixPath
 from typing import IO, TYPE_CHECKING, Any, TypeAlias, cast
 from urllib.parse import parse_qs, unquote, urlsplit
@@ -45,30 +43,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from memagent_graph.text.charset import Opener
-
-
-def open_unlinked(path: str, flags: int) -> int:
-    """Open a file by its absolute path, or fail if a part of it has become a link."""
-    if os.open not in os.supports_dir_fd:  # Windows
-        return os.open(path, flags)
-    root, *folders, last = Path(path).parts
-    follow = os.O_NOFOLLOW | os.O_CLOEXEC
-    at = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        for folder in folders:
-            below = os.open(folder, _LOOK | os.O_DIRECTORY | follow, dir_fd=at)
-            os.close(at)
-            at = below
-        found = os.open(last, flags | os.O_NONBLOCK | follow, dir_fd=at)
-    finally:
-        os.close(at)
-    if not stat.S_ISREG(os.fstat(found).st_mode):
-        os.close(found)
-        raise OSError(errno.EINVAL, "not a file", path)
-    return found
-
-
-_LOOK = getattr(os, "O_PATH", os.O_RDONLY)
 
 
 def open_file(
@@ -252,9 +226,9 @@ def open_source(
     Args:
         document: a `str` is always text. A `Path` or `{"path": str}` is a file, a folder or a
             glob; `{"uri": str}` takes a `Source.uri`. Bytes are decoded like a file. Streams and
-            generators, of text or of LangChain documents, are read once and kept in a temporary
-            file. A list is all of its items, joined. Links that lead out of a folder or glob are
-            skipped.
+            generators of text are read once and kept in a temporary file. A list is all of its
+            items, joined, and so is a generator of LangChain documents. Links that lead out of a
+            folder or glob are skipped.
         name: its name in output; its own name by default.
         encoding: a Python codec, such as "cp1252", for a text file or bytes whose encoding is
             known. By default it is found from the content.
@@ -284,11 +258,13 @@ def open_source(
 _PATH_CHARACTERS = 1024  # longest text, in characters, that is looked up as the name of a file
 
 
-def _warn_of_path(text: str) -> None:
-    """Warn if a document is the name of a file: its text was perhaps meant."""
-    if len(text) <= _PATH_CHARACTERS and os.path.isfile(text):  # noqa: PTH113 - of any text
-        hint = f"to read the file, pass Path({text!r})."
-        message = f"The document is the text {text!r}, which is also the name of a file: {hint}"
+def warn_of_path(text: str) -> None:
+    """Warn if a document is the name of a file or an address: its text was perhaps meant."""
+    found = "a web address, and nothing is downloaded: save it as a file, and pass its Path."
+    if is_file := len(text) <= _PATH_CHARACTERS and os.path.isfile(text):  # noqa: PTH113 - of any
+        found = f'also the name of a file, which {{"path": {json.dumps(text)}}} would read.'
+    if is_file or (_ADDRESS.match(text) and len(text.split()) == 1):
+        message = f"The document is the text {text!r}, which is {found}"
         # Not in the source's warnings: a client of a server could look for files with them.
         warnings.warn(message, UserWarning, stacklevel=2)
 
@@ -309,14 +285,16 @@ def _open(  # noqa: C901, PLR0912 - a list of kinds
     if encoding is not None:
         raise errors.SourceError("An encoding is for one text file or bytes: open each by itself.")
     if isinstance(document, str):
-        _warn_of_path(document)
+        warn_of_path(document)
         return TextSource(document, name or "text")
     if isinstance(document, dict):
         return _open_record(document)
     if isinstance(document, Document):
         about = document.metadata
         title = about.get("source") or about.get("title") or "document"
-        return TextSource(document.page_content, str(title), about)
+        source = TextSource(document.page_content, str(title), about)
+        source.id = document.id
+        return source
     if isinstance(document, Corpus):
         return document.open_sources()
     if hasattr(document, "read") and hasattr(document, "locate"):
@@ -335,7 +313,10 @@ def _open(  # noqa: C901, PLR0912 - a list of kinds
         parts = work_through(tasks, AT_ONCE)
         return parts[0] if len(parts) == 1 else _join(parts)
     if isinstance(document, Iterable):
-        return _spool(document, "stream")
+        blocks = iter(document)
+        first = [*islice(blocks, 1)]  # documents have sources and metadata, which text has not
+        loads = first and isinstance(first[0], Document)
+        return _open([*first, *blocks]) if loads else _spool(chain(first, blocks), "stream")
     kinds = "text, a path, bytes, a stream, LangChain documents or a list of these"
     message = f"A document is {kinds}, not {type(document).__name__}."
     raise errors.SourceError(message)
@@ -363,9 +344,7 @@ def _open_record(record: dict[str, str]) -> Source:
     return open_file(path, encoding=encodings[0]) if encodings else open_path(path)
 
 
-def _spool(
-    blocks: Iterable[str | bytes | Document], name: str, encoding: str | None = None
-) -> Source:
+def _spool(blocks: Iterable[str | bytes], name: str, encoding: str | None = None) -> Source:
     """Copy what can be read only once to a file that is deleted with the source.
 
     A name says the format, but the converted text is not kept in the cache.
@@ -375,8 +354,6 @@ def _spool(
     with tempfile.NamedTemporaryFile(delete=False, suffix=suffix) as file:
         path = Path(file.name)
         for block in blocks:
-            if isinstance(block, Document):
-                block = f"{block.page_content}\n\n"  # noqa: PLW2901
             if isinstance(block, str):
                 is_text = True
                 block = replace_surrogates(block).encode()  # noqa: PLW2901

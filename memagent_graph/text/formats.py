@@ -6,7 +6,6 @@ The modules that read one format run in the process that converts documents.
 from __future__ import annotations
 
 import codecs
-import json
 import posixpath
 import re
 from contextlib import suppress
@@ -18,7 +17,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from memagent_graph.pictures import MARK, without_marks, without_numbers
 from memagent_graph.text.charset import decode
-from memagent_graph.text.notation import write_scripts
+from memagent_graph.text.notation import MOST_LEVELS, write_scripts
 from memagent_graph.text.source import Converted, warn_of
 from memagent_graph.text.terms import replace_surrogates
 
@@ -43,34 +42,21 @@ FORMATS = {
     ".epub": "html.read_epub",
     **dict.fromkeys(_MAILS, "mail.read_mail"),
     ".msg": "mail.read_outlook",
+    **dict.fromkeys((".ics", ".vcf"), "mail.read_card"),
     ".rtf": "formats.read_rtf",
-    ".ipynb": "formats.read_notebook",
+    ".ipynb": "html.read_notebook",
     **dict.fromkeys(PICTURES, "ocr.read_picture"),
 }
 """The function for each suffix; `format_of` looks at the content for files with another one."""
 OLDER = {
-    **dict.fromkeys((".doc", ".dot", ".wps", ".wpd", ".pages"), ".docx"),
+    **dict.fromkeys((".doc", ".dot", ".hwp", ".hwpx", ".wps", ".wpd", ".pages"), ".docx"),
     **dict.fromkeys((".xls", ".xlsb", ".numbers"), ".xlsx"),
     **dict.fromkeys((".ppt", ".pps", ".key"), ".pptx"),
     **dict.fromkeys((".djvu", ".ps", ".xps", ".oxps"), ".pdf"),
     **dict.fromkeys((".mobi", ".azw", ".azw3"), ".epub"),
+    **dict.fromkeys((".7z", ".bz2", ".gz", ".rar", ".tar", ".tgz", ".xz", ".zip"), "a folder"),
 }
 """Suffixes of documents that cannot be read, with the format in which to save them."""
-_TYPES = {
-    "application/vnd.ms-outlook": ".msg",
-    "application/x-ipynb+json": ".ipynb",
-    "application/xhtml+xml": ".xhtml",
-    "message/rfc822": ".eml",
-    "text/html": ".html",
-}
-"""Suffixes by media type; documents of other types are known by their content."""
-
-
-def suffix_of_type(media_type: str) -> str:
-    """Return the suffix of files of a media type that their content does not say; or else ""."""
-    return _TYPES.get(media_type.strip().lower(), "")
-
-
 _IN_ARCHIVE = {
     b"word/document.xml": ".docx",
     b"xl/workbook.xml": ".xlsx",
@@ -101,7 +87,7 @@ def format_of(suffix: str, head: bytes, tail: bytes) -> str | None:
     return ".html" if suffix in OLDER and _PAGE.match(head) else None
 
 
-PLAIN = frozenset({*_MAILS, ".ipynb", ".fodt", ".fods", ".fodp"})
+PLAIN = frozenset({*_MAILS, ".ics", ".vcf", ".ipynb", ".fodt", ".fods", ".fodp"})
 """Suffixes of text that can be read as it is where the `documents` extra is not installed."""
 _SAME = ("lxml", "openpyxl", "psutil", "pypdfium2", "selectolax", "striprtf")
 LIBRARIES = {name: name for name in _SAME} | {"PIL": "pillow", "oxmsg": "python-oxmsg"}
@@ -255,7 +241,9 @@ def _prepare_rtf(content: bytes, written: Mapping[str, str]) -> bytes:  # noqa: 
         elif word in _SHOWN:
             continue
         elif word in _RAISING or word in _FORMULA:
-            now = b"" if number == b"0" else _RAISING.get(word, script[0]), script[1]
+            outer = around[-1][1][0][: MOST_LEVELS - 1] if around else b""
+            raised = outer + _RAISING[word] if word in _RAISING else script[0]
+            now = b"" if number == b"0" else raised, script[1]
             piece = _FORMULA.get(word, piece)
         elif word in {b"strike", b"striked"}:
             now = script[0], b"" if number == b"0" else b"\x13"
@@ -266,9 +254,9 @@ def _prepare_rtf(content: bytes, written: Mapping[str, str]) -> bytes:  # noqa: 
         elif deleted and (word is None or word == b"u" or word.decode() in written):
             continue
         is_begun = piece == b"{" or (is_begun and not piece.strip())
-        changes = [(old, new) for old, new in zip(script, now, strict=True) if old != new]
-        kept += [*(bytes([old[0] + 1]) for old, _ in changes if old), piece]
-        kept += [new for _, new in changes]
+        old, new = (struck + raised for raised, struck in (script, now))
+        same = len(posixpath.commonprefix([old, new]))
+        kept += [bytes(sign + 1 for sign in reversed(old[same:])), piece, new[same:]]
         script = now
     return _HIGH.sub(lambda found: b"\\'%02x" % found[0][0], b"".join(kept))
 
@@ -293,31 +281,3 @@ _MACHINES = {b"mac": "mac_roman", b"pc": "cp437", b"pca": "cp850", b"10000": "ma
 _FONT = re.compile(rb"\\f\d{1,9}(?![^{};]{0,200}\\fcharset)(?=[^{};]{0,200};)")
 """A font that does not say its character set: the library gives it that of the next one."""
 _HIGH = re.compile(rb"[\x80-\xff]")
-
-
-def read_notebook(content: bytes) -> Converted:
-    """Read a Jupyter notebook: its texts, code and printed results."""
-    notebook = json.loads(content)
-    sheets = [notebook, *notebook.get("worksheets", ())] if isinstance(notebook, dict) else ()
-    found = [cell for sheet in sheets for cell in sheet.get("cells", ())]
-    pictures, blocks = 0, []
-    for cell in (cell for cell in found if isinstance(cell, dict)):
-        source = _join_lines(cell.get("source", cell.get("input", "")))
-        blocks.append(f"```\n{source}\n```" if cell.get("cell_type") == "code" else source)
-        for result in cell.get("outputs") or ():
-            forms = result.get("data") or {}
-            said = (result.get("text"), result.get("traceback"), *map(forms.get, _PRINTED))
-            text = _COLOURS.sub("", _join_lines(next(filter(None, said), result.get("evalue"))))
-            pictures += any(kind.startswith("image/") for kind in forms)
-            blocks.append("\n".join(["```", text.strip("\n"), "```"]) if text.strip() else "")
-    if not blocks:
-        raise ValueError("it is no notebook, or an empty one")
-    return Converted("\n\n".join(filter(None, blocks)), (), warn_of(picture=pictures))
-
-
-_PRINTED = ("text/plain", "text/markdown", "text/html")
-_COLOURS = re.compile(r"\x1b\[[\d;]{0,30}m")
-
-
-def _join_lines(lines: str | list[str] | None) -> str:
-    return lines if isinstance(lines, str) else "".join(map(str, lines or ()))

@@ -1,11 +1,12 @@
-"""Read pages of HTML and XHTML as Markdown, and books of such pages."""
+"""Read pages of HTML and XHTML as Markdown, books of such pages, and notebooks."""
 
 from __future__ import annotations
 
+import json
 import posixpath
 import re
 from base64 import b64decode
-from collections import defaultdict
+from collections import Counter, defaultdict
 from contextlib import suppress
 from hashlib import sha256
 from html import escape
@@ -17,17 +18,19 @@ from selectolax.lexbor import LexborHTMLParser, SelectolaxError
 from memagent_graph.pictures import write_mark
 from memagent_graph.text import notation
 from memagent_graph.text.charset import decode
+from memagent_graph.text.formats import convert_within
 from memagent_graph.text.ocr import Album
 from memagent_graph.text.package import Package, child, get
-from memagent_graph.text.source import Converted, PasswordError
+from memagent_graph.text.source import Converted, PasswordError, warn_of
 
 _BLOCK_NAMES = """
 address article aside blockquote body caption center dd details dialog dir div dl dt fieldset form
-figcaption figure footer header hgroup hr legend main menu nav ol optgroup option p search section
+figcaption figure footer header hgroup hr legend main menu nav ol optgroup p search section
 summary ul"""
 _BLOCKS = {*_BLOCK_NAMES.split()}
 _LEFT_OUT = {"head", "script", "style", "template", "#comment", "-comment"}
 _LEFT_OUT |= {"rp", "annotation", "annotation-xml"}  # brackets, and a formula once more
+_LEFT_OUT |= {"mphantom"}  # space as wide as a formula
 _DEEPEST = 150  # depth of elements that are laid out; what is nested deeper is read as running text
 
 
@@ -82,12 +85,13 @@ class WebPage:
         self._styles: defaultdict[tuple[int, str], dict[str, str]] = defaultdict(dict)
         self._counters = dict[str, tuple[int, ...]]()  # those of outer elements first
         self._outer = dict[str, int]()  # how many of them are of outer elements
+        self._beside, self._place = dict[int, Counter[str]](), place
+        self._linked = set[str]()
         for found in self.root.css("style, link[rel~=stylesheet]"):
             if found.tag == "style":
-                self._apply(found.text())
-            elif place is not None:
-                part = _join(place[1], unquote(found.attributes.get("href") or ""))
-                self._apply(decode(place[0].read(part) or b""))
+                self._apply(found.text(), place[1] if place else "")
+            else:
+                self._link(place[1] if place else "", found.attributes.get("href") or "")
 
     def write(self) -> str:
         """Return the page as Markdown."""
@@ -95,8 +99,17 @@ class WebPage:
         lines = "\n".join(line.rstrip() for line in laid_out.split("\n"))
         return _EMPTY_LINES.sub("\n\n", lines).strip()
 
-    def _apply(self, sheet: str) -> None:
-        for rule in _REMARK.sub("", sheet).split("}"):
+    def _link(self, base: str, address: str) -> None:
+        part = _join(base, unquote(address))
+        if self._place is not None and part not in self._linked:
+            self._linked.add(part)
+            self._apply(decode(self._place[0].read(part) or b""), part)
+
+    def _apply(self, sheet: str, base: str) -> None:
+        sheet = _REMARK.sub("", sheet)
+        for address in _IMPORT.findall(sheet):
+            self._link(base, address)
+        for rule in sheet.split("}"):
             selectors, _, declared = rule.rpartition("{")
             selectors = _BEFORE.split(selectors)[-1].strip() if _SHOWN.search(declared) else ""
             for selector in selectors.split(",") if _PART.search(selectors) else [selectors]:
@@ -149,7 +162,7 @@ class WebPage:
         if tag == "-text":
             text = node.text_content or ""
             return text if self._is_pre else _SPACES.sub(" ", text.replace("\xad", ""))
-        if tag is None or tag in _LEFT_OUT:
+        if tag is None or tag in _LEFT_OUT or self._repeats(node):
             return ""
         if tag == "br":
             return "\n"
@@ -175,13 +188,29 @@ class WebPage:
             if kind in {"checkbox", "radio"}:
                 return " ☒ " if "checked" in attributes else " ☐ "
             return "" if kind == "hidden" else f" {value or attributes.get('placeholder') or ''} "
+        label = attributes.get("label") or ""
         if tag == "optgroup":
-            return f"\n{attributes.get('label') or ''}\n{self._lay_out(node, depth + 1)}"
-        if tag == "option" and "selected" in attributes:
-            return f"\n☒ {self._lay_out(node, depth + 1)}\n"
+            return f"\n{label}\n{self._lay_out(node, depth + 1)}"
+        if tag == "option":
+            tick = "☒ " * ("selected" in attributes)
+            return f"\n\n{tick}{label or self._lay_out(node, depth + 1)}\n\n"
+        if attributes.get("role") == "img" and not node.text(strip=True):
+            return write_mark(attributes.get("aria-label") or "")
         mark = self._count_item(node) if tag == "li" else ""
         inner = self._lay_out(node, depth + 1)
         return self._write_element(node, inner, style, mark)
+
+    def _repeats(self, node: Any) -> bool:
+        """Whether what a page hides from screen readers is said beside it, as of a formula."""
+        if node.attributes.get("aria-hidden") != "true" or not (own := _words_of(node)):
+            return False
+        if (parent := node.parent).mem_id not in self._beside:
+            beside = self._beside[parent.mem_id] = Counter()
+            for at in parent.iter(include_text=True):
+                beside.update({} if at.attributes.get("aria-hidden") == "true" else _words_of(at))
+            for at in parent.css("script, style, template"):
+                beside.subtract(_words_of(at))
+        return all(self._beside[parent.mem_id][word] >= times for word, times in own.items())
 
     def _lay_out_formula(self, node: Any, depth: int) -> str:
         tag, attributes = node.tag, node.attributes
@@ -200,8 +229,10 @@ class WebPage:
     def _write_element(self, node: Any, inner: str, style: dict[str, str], mark: str) -> str:
         tag, attributes = node.tag, node.attributes
         lines = f"{style.get('text-decoration')} {style.get('text-decoration-line')}"
-        if tag in _STRUCK or "line-through" in lines:
+        if tag in _STRUCK or "line-through" in lines or "strike" in attributes.get("notation", ""):
             inner = notation.strike_text(inner)
+        fonts = style.get("font-family") or attributes.get("face") or ""
+        inner = inner.translate(notation.SIGNS.get(fonts.split(",")[0].strip("'\" ").lower(), {}))
         where = (_HEIGHT.match(style.get(name, "")) for name in _RAISED_BY)
         if height := next(filter(None, where), _HEIGHT.match(tag)):
             return notation.raise_text(inner, bool(height[1]) - bool(height[2]))
@@ -223,7 +254,8 @@ class WebPage:
         if tag in _BLOCKS or style.get("display") in _APART:
             return f"\n\n{inner}\n\n"
         is_cell = {style.get("display"), self._style_of(node.parent).get("display")} & _CELLS
-        around = _AROUND.get(tag, " " if is_cell else "")
+        is_placed = tag == "tspan" and not {"x", "dy"}.isdisjoint(attributes)
+        around = _AROUND.get(tag, " " if is_cell or is_placed else "")
         return f"{around}{inner}{around}"
 
     def _lay_out_code(self, node: Any, depth: int) -> str:
@@ -246,11 +278,13 @@ class WebPage:
         number = notation.as_integer(item.attributes.get("value"), following)
         self._numbers[of_list.mem_id], self._counters["list-item"] = number, (number,)
         kind = item.attributes.get("type") or attributes.get("type") or ""
-        styles = (_list_style(self._style_of(node)) for node in (item, of_list))
-        style = next(filter(None, styles), notation.STYLES.get(kind, ""))
+        said = (self._style_of(node).get("list-style-type", "") for node in (item, of_list))
+        named = next((one for one in said if one[:1] in _QUOTES or one in _CSS), "")
+        style = _CSS.get(named, notation.STYLES.get(kind, ""))
         style = style or ("decimal" if of_list.tag == "ol" else "disc")
         is_marked = style in {"disc", "none"}
         mark = "- " if is_marked else f"{notation.in_style(number, style)}. "
+        mark = f"{named[1:-1].strip()} " if named[1:-1].strip() and named[0] in _QUOTES else mark
         own = style == "none" and (item.mem_id, "before") in self._styles
         return self._write_part(item, "marker") or mark * (not own)
 
@@ -260,7 +294,8 @@ class WebPage:
             down = notation.as_integer(cell.attributes.get("rowspan"), 1)
             return self._lay_out(cell, depth + 1), across, max(down, 0)
 
-        rows = notation.spread_cells([*map(read, row.css("td, th"))] for row in node.css("tr"))
+        lines = sorted(node.css("tr"), key=lambda row: row.parent.tag == "tfoot")  # as it is shown
+        rows = notation.spread_cells([*map(read, row.css("td, th"))] for row in lines)
         found = (self._lay_out(caption, depth + 1).split() for caption in node.css("caption"))
         return "\n\n".join([*map(" ".join, found), notation.write_table(rows)])
 
@@ -272,6 +307,7 @@ _SHOWN = re.compile(
 )
 """What style sheets say that changes numbers or words; pages have thousands of other rules."""
 _BEFORE = re.compile("[{;]")
+_IMPORT = re.compile(r"@import\s{1,9}(?:url\(\s{0,9})?[\"']?([^\"')\s;]{1,999})")
 _PART = re.compile(r"::?(before|after|marker)\b")
 _COUNTER = re.compile(r"([\w-]++)(?: {1,9}(-?\d{1,9}))?")
 _CONTENT = re.compile(
@@ -286,14 +322,24 @@ _OUTSIDE = re.compile(r"(?!javascript:|data:|cid:|file:)[a-z][a-z0-9+.-]{0,30}:|
 _APART = {"block", "flex", "grid", "list-item", "table"}
 _CELLS = {"flex", "grid", "inline-flex", "table-cell"}
 _AROUND = {"q": '"', "tr": "\n"}
-_SPACED = "button label meter mspace mtd output td text textarea th"
+_SPACED = "audio button canvas desc label meter mspace mtd object output svg td text textarea th"
 _AROUND |= dict.fromkeys(_SPACED.split(), " ")
 
 
 def _properties(declared: str) -> dict[str, str]:
     pairs = (one.partition(":") for one in declared.replace("!important", "").split(";"))
-    found = {name.strip().lower(): value.strip() for name, _, value in pairs}
-    return {name: it if name == "content" else it.lower() for name, it in found.items()}
+    found = {}
+    for name, value in ((name.strip().lower(), value.strip()) for name, _, value in pairs):
+        found[name] = value if {*value} & _QUOTES else value.lower()
+        if name == "list-style":
+            kinds = (kind[1] for kind in _LIST_STYLE.finditer(found[name]))
+            found["list-style-type"] = next(filter(None, kinds), "disc")
+    return found
+
+
+_QUOTES = {'"', "'"}
+_LIST_STYLE = re.compile(r"url\([^)]{0,999}\)|inside|outside|(\"[^\"]*+\"|'[^']*+'|[\w-]++)")
+"""What stands in a style of a list: a picture, a place, or a text or the name of its numbers."""
 
 
 _RAISED_BY = ("vertical-align", "mso-text-raise", "font-variant-position")
@@ -305,9 +351,9 @@ _CSS |= {"none": "none", "decimal": "decimal", "decimal-leading-zero": "decimalZ
 _CSS |= {"circle": "disc", "disc": "disc", "square": "disc"}
 
 
-def _list_style(style: dict[str, str]) -> str:
-    said = f"{style.get('list-style', '')} {style.get('list-style-type', '')}".split()
-    return next((_CSS[one] for one in reversed(said) if one in _CSS), "")
+def _words_of(node: Any) -> Counter[str]:
+    said = node.text_content if node.tag == "-text" else node.text(separator=" ")
+    return notation.count_words(f"{said or ''} {node.attributes.get('alt') or ''}")
 
 
 _DATA_URL = re.compile(r"data:image/[\w.+-]{1,40};base64,([A-Za-z0-9+/=\s%]{1,44000000})")
@@ -335,27 +381,34 @@ def read_epub(content: bytes) -> Converted:
         raise ValueError("it is no EPUB, or a damaged one")
     if b"enc#aes" in (package.read("META-INF/encryption.xml") or b""):
         raise PasswordError
-    files = {get(item, "id"): unquote(get(item, "href")) for item in book.iter("{*}item")}
-    order = [get(item, "idref") for item in book.iter("{*}itemref")]
-    pages = (item for item in book.iter("{*}item") if get(item, "media-type") in _PAGE_TYPES)
-    others = [get(item, "id") for item in pages if get(item, "properties") != "nav"]
-    chapters, warnings = list[str](), list[str]()
-    for identifier in dict.fromkeys(order + others):
-        name = files.get(identifier, identifier)
+    items = {get(item, "id"): item for item in book.iter("{*}item")}
+    pages = (key for key, item in items.items() if get(item, "media-type") in _PAGE_TYPES)
+    others = [key for key in pages if get(items[key], "properties") != "nav"]
+    order = dict.fromkeys([*(get(item, "idref") for item in book.iter("{*}itemref")), *others])
+    chapters, warnings, lost = list[str](), list[str](), 0.0
+    for identifier in order:
+        item = items.get(identifier)
+        name, kind = unquote(get(item, "href", identifier)), get(item, "media-type")
         part, why = _join(place, name), "it is missing"
         try:
             if (page := package.read(part)) is not None:
-                chapters.append(WebPage(decode(page), place=(package, part)).write())
+                is_page = "xml" in kind or kind.startswith("text/")  # or a picture, for example
+                shown = WebPage(decode(page), place=(package, part)).write() if is_page else ""
+                found = Converted(shown) if is_page else convert_within(name, page)[1]
+                chapters.append(found.text)
+                warnings += [f"{name} {line}" for line in found.warnings]
+                lost += found.lost
                 continue
         except MemoryError:
             raise
         except Exception as error:  # noqa: BLE001 - an archive has many ways to be broken
             why = f"it is broken ({error})"
         warnings.append(f"did not read the chapter {name}: {why}.")
+        lost += 1
     title = child(book, "metadata", "title")
     heading = f"# {title.text.strip()}" if title is not None and title.text else ""
-    text, lost = "\n\n".join(filter(None, [heading, *chapters])), len(warnings)
-    return Converted(text, (), warnings, lost=lost / max(lost + len(chapters), 1))
+    text = "\n\n".join(filter(None, [heading, *chapters]))
+    return Converted(text, (), warnings, lost=lost / max(len(order), 1))
 
 
 _PAGE_TYPES = {"application/xhtml+xml", "text/html"}
@@ -363,3 +416,38 @@ _PAGE_TYPES = {"application/xhtml+xml", "text/html"}
 
 def _join(part: str, name: str) -> str:
     return posixpath.normpath(posixpath.join(posixpath.dirname(part), name))
+
+
+def read_notebook(content: bytes) -> Converted:
+    """Read a Jupyter notebook: its texts, code and printed results."""
+    notebook = json.loads(content)
+    sheets = [notebook, *notebook.get("worksheets", ())] if isinstance(notebook, dict) else ()
+    found = [cell for sheet in sheets for cell in sheet.get("cells", ())]
+    pictures, objects, blocks = 0, 0, []
+    for cell in (cell for cell in found if isinstance(cell, dict)):
+        source = _join_lines(cell.get("source", cell.get("input", "")))
+        blocks.append(f"```\n{source}\n```" if cell.get("cell_type") == "code" else source)
+        pictures += len(cell.get("attachments") or ())
+        for result in cell.get("outputs") or ():
+            forms = result.get("data") or {}
+            page = WebPage(_join_lines(forms.get("text/html"))).write()
+            laid_out = page or _join_lines(forms.get("text/markdown") or forms.get("text/latex"))
+            said = (result.get("text"), result.get("traceback"), forms.get("text/plain"))
+            text = _COLOURS.sub("", _join_lines(next(filter(None, said), result.get("evalue"))))
+            is_picture = any(kind.startswith("image/") for kind in forms)
+            pictures += is_picture
+            objects += bool(forms) and not (is_picture or laid_out or text)
+            printed = "\n".join(["```", text.strip("\n"), "```"]) if text.strip() else ""
+            blocks.append(laid_out or printed)
+    if not blocks:
+        raise ValueError("it is no notebook, or an empty one")
+    warnings = warn_of(picture=pictures, embedded_object=objects)
+    text = "\n\n".join(filter(None, blocks))
+    return Converted(text, (), warnings, lost=objects / (len(blocks) + objects))
+
+
+_COLOURS = re.compile(r"\x1b\[[\d;]{0,30}m")
+
+
+def _join_lines(lines: str | list[str] | None) -> str:
+    return lines if isinstance(lines, str) else "".join(map(str, lines or ()))

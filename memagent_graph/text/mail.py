@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import codecs
 import re
-from collections import Counter
+from base64 import b64decode
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from email import message_from_string, policy
+from email.errors import InvalidBase64LengthDefect
 from email.parser import BytesParser
 from io import BytesIO
 from typing import TYPE_CHECKING, Any
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from memagent_graph.text.charset import decode, widen
 from memagent_graph.text.formats import FORMATS, Attachment, convert_within, write_attachments
 from memagent_graph.text.html import WebPage
+from memagent_graph.text.notation import count_words
 from memagent_graph.text.source import Converted, warn_of
 
 if TYPE_CHECKING:
@@ -23,13 +25,16 @@ if TYPE_CHECKING:
 
 def read_mail(content: bytes) -> Converted:
     """Read a message of e-mail with its attachments, or all of a mailbox."""
+    if content.startswith((codecs.BOM_UTF16_BE, codecs.BOM_UTF16_LE)):
+        content = decode(content).encode()
     content = content.removeprefix(codecs.BOM_UTF8).lstrip()
     if b"\n" not in content:
         content = content.replace(b"\r", b"\n")
     if content.startswith(b"From "):
         found = [_read_message(_parse(mail)) for mail in _FROM.split(content) if mail]
         warnings = [line for mail in found for line in mail.warnings]
-        return Converted("\n\n-----\n\n".join(mail.text for mail in found), (), warnings)
+        text, lost = "\n\n-----\n\n".join(one.text for one in found), sum(one.lost for one in found)
+        return Converted(text, (), warnings, lost=lost / len(found))
     if counted := _COUNT.match(content):  # Apple Mail: the length, the message, its properties
         content = content[counted.end() :][: int(counted[1])]
     return _read_message(_parse(content))
@@ -80,7 +85,10 @@ def _read_parts(part: Any, attached: list[Attachment]) -> list[str]:
             return [part.get_payload()]
         found = ("\n\n".join(_read_parts(inner, attached)).strip() for inner in part.iter_parts())
         texts = [*filter(None, found)]
-        return _choose_forms(texts) if kind == "multipart/alternative" else texts
+        texts = _choose_forms(texts) if kind == "multipart/alternative" else texts
+        around = ((said or "").strip() for said in (part.preamble, part.epilogue))
+        before, behind = ([said] * bool(said) for said in around)
+        return [*before, *texts, *behind]
     if kind in _WORDLESS:
         return []
     if not kind.startswith("text/") or name or part.is_attachment() or kind == "text/rtf":
@@ -88,15 +96,14 @@ def _read_parts(part: Any, attached: list[Attachment]) -> list[str]:
         attached.append(("", Converted()) if is_shown else _attach(part, name or kind))
         return []
     text = _text_of(part)
+    if _is_cut(part):
+        attached.append(("text", Converted(warnings=("is cut off.",), lost=1.0)))
     return [WebPage(text).write() if kind.endswith("html") else text]
-
-
-_WORDS = re.compile(r"\w+")
 
 
 def _choose_forms(forms: Sequence[str]) -> list[str]:
     """Return forms of one text without those all of whose words an earlier or longer one has."""
-    words = [Counter(_WORDS.findall(form.lower())) for form in forms]
+    words = [count_words(form) for form in forms]
     before = [any(own <= other for other in words[:at]) for at, own in enumerate(words)]
     behind = [any(own < other for other in words[at + 1 :]) for at, own in enumerate(words)]
     return [form for at, form in enumerate(forms) if not (before[at] or behind[at])]
@@ -119,11 +126,24 @@ def _attach(part: Any, name: str) -> Attachment:
     is_text = kind.startswith("text/") and kind != "text/rtf"
     if is_text and not name.lower().endswith((*FORMATS,)):
         return name, Converted(_text_of(part))
-    return convert_within(name, part.get_payload(decode=True) or b"")
+    return convert_within(name, _bytes_of(part))
+
+
+def _bytes_of(part: Any) -> bytes:
+    """Return the content of a part; of one that is cut off, what there is."""
+    content: bytes = part.get_payload(decode=True) or b""
+    if _is_cut(part):
+        known = re.sub(rb"[^A-Za-z0-9+/]", b"", content)
+        content = b64decode(known[: len(known) // 4 * 4])
+    return content
+
+
+def _is_cut(part: Any) -> bool:
+    return any(isinstance(defect, InvalidBase64LengthDefect) for defect in part.defects)
 
 
 def _text_of(part: Any) -> str:
-    content, charset = part.get_payload(decode=True) or b"", part.get_content_charset() or "ascii"
+    content, charset = _bytes_of(part), part.get_content_charset() or "ascii"
     try:
         text = content.decode(charset if charset in {"ascii", "us-ascii"} else widen(charset))
     except (LookupError, UnicodeError):  # not what it says, or an encoding that Python lacks
@@ -134,7 +154,12 @@ def _text_of(part: Any) -> str:
     return text.replace(" \n", "") if part.get_param("delsp") == "yes" else text
 
 
-_FOLD = re.compile(r"\n[ \t]")  # where a line of an invitation goes on
+def read_card(content: bytes) -> Converted:
+    """Read a calendar or a card of contacts, whose lines are folded amid words."""
+    return Converted(_FOLD.sub("", decode(content).replace("\r\n", "\n")))
+
+
+_FOLD = re.compile(r"\n[ \t]")
 
 
 def _write_message(
@@ -193,7 +218,7 @@ class _Item:
 
 
 _MESSAGE_PAGE, _BODY_PAGE, _SENT, _TYPE = 0x3FFD, 0x3FDE, 0x0039, 0x0C15
-_BODY, _HTML, _HEADERS_SENT, _SUBJECT = 0x1000, 0x1013, 0x007D, 0x0037
+_BODY, _HTML, _RTF, _HEADERS_SENT, _SUBJECT = 0x1000, 0x1013, 0x1009, 0x007D, 0x0037
 _SENDER, _SENDER_ADDRESS = (0x0C1A, 0x0042), (0x5D01, 0x0C1F, 0x0065)
 _NAME, _ADDRESS, _FILE, _FILE_NAME = 0x3001, (0x39FE, 0x3003), 0x3701, (0x3707, 0x3704, 0x3001)
 _PEOPLE = {1: "To", 2: "Cc", 3: "Bcc"}
@@ -220,7 +245,12 @@ def read_outlook_storage(storage: Any, pages: Sequence[int] = ()) -> Converted:
             attached.append(_attach_of_outlook(inner, item.pages))
     sent = timedelta(microseconds=item.number(_SENT, 8) // 10)
     heads |= {"Date": f"{_EPOCH + sent}" if sent else "", "Subject": item.text(_SUBJECT)}
-    return _write_message(heads, item.text(_BODY) or WebPage(item.text(_HTML)).write(), attached)
+    text = item.text(_BODY) or WebPage(item.text(_HTML)).write()
+    if not text and item.binary(_RTF):
+        attached.append(
+            ("text", Converted(warnings=("is packed RTF, and was not read.",), lost=1.0))
+        )
+    return _write_message(heads, text, attached)
 
 
 def _attach_of_outlook(storage: Any, pages: Sequence[int]) -> Attachment:

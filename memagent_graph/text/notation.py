@@ -1,13 +1,27 @@
-"""Write raised numbers, formulas, numbers of lists, signs, links and tables as plain text."""
+"""Write raised and formatted numbers, formulas, lists, signs, links and tables as plain text."""
 
 from __future__ import annotations
 
 import re
+from collections import Counter
+from contextlib import suppress
+from datetime import date, datetime, time, timedelta
+from decimal import ROUND_HALF_UP, Decimal
+from functools import cache
 from itertools import groupby
-from typing import TYPE_CHECKING, NamedTuple
+from operator import eq, ge, gt, le, lt, ne
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+
+def count_words(text: str) -> Counter[str]:
+    """Return the words and numbers of a text, in lower case, with how often it has them."""
+    return Counter(_WORD.findall(text.lower()))
+
+
+_WORD = re.compile(r"\w+")
 
 
 def raise_text(text: str, level: float) -> str:
@@ -30,7 +44,7 @@ def write_ruby(text: str) -> str:
 
 _SCRIPT = re.compile(
     "\x0e(?P<top>[0-9]{1,9})\x0f[/\u2044]\x10(?P<bottom>[0-9]{1,9})\x11"
-    "|\x0e(?P<raised>[^\x0e-\x12]*)\x0f|\x10(?P<lowered>[^\x0e-\x12]*)\x11|\x12+|[\x0e-\x11]"
+    "|\x0e(?P<raised>[^\x0e-\x12]*)\x0f|\x10(?P<lowered>[^\x0e-\x12]*)\x11|\x12+"
 )
 
 
@@ -41,7 +55,16 @@ def write_scripts(text: str) -> str:
     """
     for pair in ("\x0f\x0e", "\x11\x10", "\x14\x13"):
         text = text.replace(pair, "")
-    return _SCRIPT.sub(_write_script, text).replace("\x13", "~~").replace("\x14", "~~")
+    before = ""
+    for _ in range(MOST_LEVELS):
+        if before == text:
+            break
+        before, text = text, _SCRIPT.sub(_write_script, text)
+    return text.translate(_REST)
+
+
+MOST_LEVELS = 9  # most levels of raised numbers within raised ones
+_REST = dict.fromkeys(range(0x0E, 0x12)) | dict.fromkeys((0x13, 0x14), "~~")
 
 
 def _write_script(found: re.Match[str]) -> str:
@@ -50,17 +73,18 @@ def _write_script(found: re.Match[str]) -> str:
     if found["top"]:
         return f"{' ' * before.isdigit()}{found['top']}/{found['bottom']}"
     if raised := found["raised"]:
-        is_value = len(raised) == 1 or not raised.isalpha()
-        begins = raised[0].isalnum() or raised[0] in _SIGNED
+        inner, space = raised.strip(), raised[len(raised.rstrip()) :]
+        is_value = len(inner) == 1 or not inner.isalpha()
+        begins = inner[:1].isalnum() or inner[:1] in _SIGNED
         is_power = before.strip() and is_value and begins
-        return (f"^{_enclose(raised)}" if is_power else raised) + " " * after.isdigit()
+        return (f"^{_enclose(inner)}{space}" if is_power else raised) + " " * after.isdigit()
     if lowered := found["lowered"]:
         joins = before.isdigit() or after.isdigit() or (before.strip() and not lowered.isalnum())
         return f"_{_enclose(lowered)}{' ' * after.isdigit()}" if joins else lowered
     return " " * (before.isdigit() and after.isdigit())
 
 
-_SIGNED = "+-\u2212("
+_SIGNED = {*"+-\u2212("}
 
 
 def _enclose(part: str) -> str:
@@ -70,7 +94,9 @@ def _enclose(part: str) -> str:
 
 _SINGLE = re.compile(r"[-\u2212+]?[\w.,]*|\([^()]*\)|[^\w]")
 FORMULAS = {"mfrac", "mmultiscripts", "mroot", "msqrt", "msub", "msubsup", "msup"}
-FORMULAS |= {"mfenced", "mover", "munder", "munderover"}  # with parts above each other
+FORMULAS |= {"mfenced", "mover", "mtable", "munder", "munderover"}  # with parts above each other
+_ROOTS = {"": "\u221a", "3": "\u221b", "4": "\u221c"}
+_COMBINED = "\u0302\u0302\u0303\u0303\u0304\u0305\u0332\u0307\u0308\u20d7"
 _JOINED = {"eqArr": "; ", "func": " ", "oMathPara": "\n"}
 _BETWEEN = {"f": "/", "mfrac": "/", "noBar": "\u00a6"}
 
@@ -81,11 +107,14 @@ def write_formula(kind: str, parts: Sequence[str]) -> str:
         parts = parts[::-1] if kind == "mroot" else ["", "".join(parts)]
     first, second, third = [_enclose(part.strip()) for part in [*parts, "", "", ""][:3]]
     if kind in {"mroot", "msqrt", "rad"}:
-        return f"\x12{first}\u221a{second}\x12"
+        return f"\x12{_ROOTS.get(first, first + _ROOTS[''])}{second}\x12"
     if kind in _JOINED:
         return _JOINED[kind].join(parts)
-    if kind == "m":
-        return f"[{'; '.join(parts)}]"
+    if kind in {"m", "mtable"}:
+        return f"[{'; '.join(' '.join(row.split()) for row in parts)}]"
+    if kind == "acc" or (kind in {"mover", "munder"} and not any(map(str.isalnum, second))):
+        base, sign = [*(part.strip() for part in parts), ""][:2]
+        return (f"({base})" if base[1:] else base) + sign.translate(_ACCENTS)
     if kind == "sPre":
         return f"{f'_{first}' * bool(first)}{f'^{second}' * bool(second)} {third}"
     if kind in _BETWEEN:
@@ -93,9 +122,11 @@ def write_formula(kind: str, parts: Sequence[str]) -> str:
     is_above = kind in {"limUpp", "mover", "msup", "sSup"}
     lowered, raised = ("", second) if is_above else (second, third)
     written = first + f"_{lowered}" * bool(lowered) + f"^{raised}" * bool(raised)
-    return f"\x12{written}\x12"
+    return f"\x12{written}\x12{' ' * kind.startswith('munder')}"
 
 
+_ACCENTS = str.maketrans("^\u02c6~\u02dc\xaf\u203e_\u02d9\xa8\u2192", _COMBINED)
+"""Signs above or below a letter, and those that join it."""
 _ROMAN_END, _CIRCLED_END, _COUNTED_END = 4000, 21, 100
 _ROMAN = {1000: "m", 900: "cm", 500: "d", 400: "cd", 100: "c", 90: "xc", 50: "l", 40: "xl"}
 _ROMAN |= {10: "x", 9: "ix", 5: "v", 4: "iv", 1: "i"}
@@ -233,22 +264,31 @@ def _write_runs(numbers: Iterable[int], write: Callable[[int], str]) -> Iterator
         yield "-".join(map(write, (first, *others[-1:])))
 
 
-_SYMBOLS = range(0xF020, 0xF07F)  # code points under which fonts of symbols have those of ASCII
-TICKS = {
-    "wingdings": dict(zip(b"o\xa8\xfb\xfc\xfd\xfe", "☐☐✗✓☒☑", strict=True)),
-    "wingdings 2": dict(zip(b"OPQRST\xa3", "✗✓☒☑☒☒☐", strict=True)),
+_GREEK_CODES = (*range(0x20, 0x7F), *range(0xA0, 0xF0), *range(0xF1, 0xFF))
+_GREEK = (
+    " !∀#∃%&∋()∗+,−./0123456789:;<=>?≅ΑΒΧΔΕΦΓΗΙϑΚΛΜΝΟΠΘΡΣΤΥςΩΞΨΖ[∴]⊥_"
+    "‾αβχδεφγηιϕκλμνοπθρστυϖωξψζ{|}∼€ϒ′≤⁄∞ƒ♣♦♥♠↔←↑→↓°±″≥×∝∂•÷≠≡≈…⏐⎯↵"
+    "ℵℑℜ℘⊗⊕∅∩∪⊃⊇⊄⊂⊆∈∉∠∇®©™∏√⋅¬∧∨⇔⇐⇑⇒⇓◊⟨®©™∑⎛⎜⎝⎡⎢⎣⎧⎨⎩⎪⟩∫⌠⎮⌡⎞⎟⎠⎤⎥⎦⎫⎬⎭"
+)
+_CODES = (
+    ("symbol", _GREEK_CODES, _GREEK),
+    ("wingdings", b"o\xa8\xfb\xfc\xfd\xfe", "☐☐✗✓☒☑"),
+    ("wingdings 2", b"OPQRST\xa3", "✗✓☒☑☒☒☐"),
+)
+SIGNS: dict[str, dict[int, str]] = {
+    font: {
+        code + base: sign for code, sign in zip(codes, signs, strict=True) for base in (0, 0xF000)
+    }
+    for font, codes, signs in _CODES
 }
-"""Boxes and ticks by the codes that fonts have them under."""
+"""Greek letters, boxes and ticks by the code points under which fonts of symbols have them."""
 
 
 def symbol(code: str, font: str) -> str:
     """Return the sign that a font of symbols shows for a code; "" for none."""
-    try:
-        point = int(code, 16)
-        known = TICKS.get(font.lower(), {}).get(point & 0xFF)
-        return known or chr(point - 0xF000 if point in _SYMBOLS else point)
-    except ValueError:
-        return ""
+    with suppress(OverflowError, ValueError):
+        return chr(int(code, 16)).translate(SIGNS.get(font.lower(), {}))
+    return ""
 
 
 def write_table(rows: Iterable[Sequence[str]]) -> str:
@@ -282,3 +322,174 @@ def spread_cells(rows: Iterable[Iterable[tuple[str, int, int]]]) -> list[list[st
 
 MOST_REPEATED = 1000
 """Times that an equal cell or row is written: empty ones are repeated up to the last of a sheet."""
+
+
+Shown: TypeAlias = str | int | float | datetime | date | time | timedelta
+_NUMBER_PART = re.compile(
+    r'"(?P<quoted>[^"]{0,255})"|\\(?P<escaped>.)|_.|\*.|\[(?P<bracket>[^\]\[]{0,255})\]|(?P<general>General)'
+    r"|(?P<half>AM/PM|A/P)|(?P<time>[yY]+|[eE]+(?![+-])|[gG]+|[mM]+|[dD]+|[hH]+|[sS]+(?:\.0+)?)|(?P<power>E[+-])"
+    r"|(?P<digit>[0#?]|[.,](?=[0#?,.]|$)|[.,])|(?P<other>.)"
+)
+_DATES = {"mm-dd-yy": "m/d/yyyy"}
+"""The format with number 14, as it is shown where it was made; openpyxl has its name only."""
+
+
+def show_value(value: Shown, number_format: str) -> str:
+    """Return a value as a cell with this number format shows it.
+
+    A number without a format is written in full: a cell cuts it to its width.
+    """
+    if isinstance(value, str):
+        return value
+    if isinstance(value, (datetime, date, time, timedelta)):
+        return _show_date(value, number_format)
+    number = Decimal(repr(value))
+    section, number = _choose(number, number_format)
+    tokens = [*_NUMBER_PART.finditer(section)]
+    if not tokens or any(token["time"] for token in tokens):
+        return _plain(number)
+    if any(token["general"] or token[0] == "@" for token in tokens):
+        parts = (_plain(number) if at["general"] or at[0] == "@" else _literal(at) for at in tokens)
+        return "".join(parts).strip()
+    return _show_number(number, tokens).strip() or _plain(number) * (not section)
+
+
+_IN_FULL = range(-12, 21)
+"""Powers of ten of the first digit of numbers that are written without a power."""
+
+
+def _plain(number: Decimal) -> str:
+    if not number.as_tuple().exponent:  # an integer, as it is stored
+        return f"{number:f}"
+    text = f"{number.normalize():f}" if number.adjusted() in _IN_FULL else f"{number.normalize():E}"
+    return text.replace("-0", "0") if not number else text
+
+
+@cache
+def _sections(number_format: str) -> list[str]:
+    tokens = _NUMBER_PART.finditer(number_format)
+    return "".join("\0" if token[0] == ";" else token[0] for token in tokens).split("\0")
+
+
+_CONDITION = re.compile(r"\[(<=|>=|<>|<|>|=)(-?[\d.]{1,30})\]")
+
+
+def _choose(number: Decimal, number_format: str) -> tuple[str, Decimal]:
+    sections = _sections(number_format)[:3]
+    conditions = {section: _CONDITION.search(section) for section in sections}
+    for section, condition in conditions.items():
+        if condition and _COMPARED[condition[1]](number, Decimal(condition[2])):
+            return section, abs(number) if number < 0 and len(sections) > 1 else number
+    if any(conditions.values()):
+        return ([""] + [at for at, found in conditions.items() if not found])[-1], number
+    first, *others = sections
+    if number < 0 and others:
+        return others[0], -number
+    return first if number or not others[1:] else others[1], number
+
+
+_COMPARED = {"<": lt, "<=": le, ">": gt, ">=": ge, "=": eq, "<>": ne}
+
+
+def _literal(token: re.Match[str]) -> str:
+    bracket = token["bracket"]
+    if bracket is not None:
+        return bracket[1:].partition("-")[0] if bracket.startswith("$") else ""
+    return token["quoted"] or token["escaped"] or token["other"] or ""
+
+
+def _show_number(number: Decimal, tokens: list[re.Match[str]]) -> str:
+    places = [at for at, token in enumerate(tokens) if token["digit"]]
+    if not places:
+        return ("-" if number < 0 else "") + "".join(map(_literal, tokens))
+    if any(token["other"] == "/" for token in tokens):  # a fraction, which may be rounded
+        return _plain(number)
+    first, last = places[0], places[-1]
+    power = next((at for at, token in enumerate(tokens) if token["power"]), None)
+    number *= 100 ** sum(token["other"] == "%" for token in tokens)
+    end = last if power is None else power - 1
+    pattern = "".join(tokens[at]["digit"] or "" for at in range(first, end + 1))
+    while pattern.endswith(","):
+        pattern, number = pattern[:-1], number / 1000
+    whole, point, decimals = pattern.partition(".")
+    exponent = ""
+    if power is not None:
+        shift = number.adjusted() if number else 0
+        number = number.scaleb(-shift)
+        least = "".join(tokens[at]["digit"] or "" for at in range(power, last + 1)).count("0")
+        sign = "-" if shift < 0 else "+" if tokens[power][0] == "E+" else ""
+        exponent = f"E{sign}{abs(shift):0{least}}"
+    rounded = number.quantize(Decimal(1).scaleb(-len(decimals)), ROUND_HALF_UP)
+    digits, _, rest = f"{abs(rounded):f}".partition(".")
+    while rest and decimals[len(rest) - 1] in "#?" and rest.endswith("0"):
+        rest = rest[:-1]
+    least = whole.replace(",", "").count("0")
+    digits = digits.lstrip("0").rjust(least, "0")
+    sign = "-" if rounded < 0 else ""
+    ends = next((at for at in places if tokens[at][0] == "."), end + 1)
+    shown = _fill(digits, tokens[first:ends])
+    if "," in whole:
+        shown = f"{int(digits):,}".rjust(least, "0") if digits else ""
+    shown += (point + rest if rest or decimals else point) + exponent
+    before, after = tokens[:first], tokens[last + 1 :]
+    return sign + "".join(map(_literal, before)) + shown + "".join(map(_literal, after))
+
+
+def _fill(digits: str, tokens: list[re.Match[str]]) -> str:
+    left, written = [*digits], ""
+    for token in reversed(tokens):
+        taken = left.pop() if token["digit"] and left else ""
+        written = (taken if token["digit"] else _literal(token)) + written
+    return "".join(left) + written
+
+
+def _show_date(value: datetime | date | time | timedelta, number_format: str) -> str:
+    tokens = [*_NUMBER_PART.finditer(_sections(_DATES.get(number_format, number_format))[0])]
+    if not any(token["time"] or token["bracket"] in _ELAPSED for token in tokens):
+        return str(value)
+    if isinstance(value, time):
+        value = datetime.combine(_DAY, value)
+    elif not isinstance(value, (datetime, timedelta)):
+        value = datetime.combine(value, time())
+    elapsed = value - _DAY if isinstance(value, datetime) else value
+    half = any(token["half"] for token in tokens)
+    shown = before = ""
+    for at, token in enumerate(tokens):
+        unit = (token["time"] or token["bracket"] or "").lower()
+        if token["half"]:
+            shown += f"{_DAY + elapsed:%p}"[: len(token[0]) // 2]
+        elif unit in _ELAPSED and not token["time"]:
+            shown += f"{int(elapsed.total_seconds()) // _ELAPSED[unit]:0{len(unit)}}"
+        elif token["time"]:
+            following = next((other["time"] for other in tokens[at + 1 :] if other["time"]), "")
+            minutes = unit in {"m", "mm"} and (before == "h" or following[:1].lower() == "s")
+            shown += _show_part(_DAY + elapsed, "n" * len(unit) if minutes else unit, half=half)
+        else:
+            shown += token["digit"] or _literal(token)
+        before = unit[:1] if token["time"] or unit in _ELAPSED else before
+    return shown.strip()
+
+
+_DAY = datetime(1899, 12, 30)  # noqa: DTZ001 - cells have no time zone
+"""The day from which spreadsheets count."""
+_ELAPSED = {"h": 3600, "hh": 3600, "m": 60, "mm": 60, "s": 1, "ss": 1}
+"""Seconds of a unit that counts on past its day, hour or minute."""
+
+
+def _show_part(moment: datetime, code: str, *, half: bool) -> str:
+    """Return a part of a moment by its code in a format; "n" is minutes."""
+    unit, _, fraction = code.partition(".")
+    if unit in _NAMES:
+        return moment.strftime(_NAMES[unit])
+    if unit == "mmmmm":
+        return moment.strftime("%B")[:1]
+    number = moment.strftime("%I" if half and unit[0] == "h" else _PARTS[unit[0]])
+    shown = number if unit[1:] else number.lstrip("0") or "0"
+    return f"{shown}.{f'{moment.microsecond:06}'[: len(fraction)]}" if fraction else shown
+
+
+_PARTS = {"m": "%m", "d": "%d", "h": "%H", "n": "%M", "s": "%S"}
+_NAMES = {"y": "%y", "yy": "%y", "yyy": "%Y", "yyyy": "%Y"}
+_NAMES |= {"mmm": "%b", "mmmm": "%B", "ddd": "%a", "dddd": "%A"}
+_NAMES |= {"e": "%Y", "ee": "%Y"} | dict.fromkeys(("g", "gg", "ggg"), "")
+"""Of an era, the year that all calendars share."""

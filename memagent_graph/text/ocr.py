@@ -135,9 +135,11 @@ class PageReader:
         self._noun = noun
         self._slowest = _PAGE_SECONDS
         self._pages: dict[str, list[int]] = {}
+        self.is_done = False  # whether the last page has no words but those returned
 
     def read(self, page: pdfium.PdfPage, number: int) -> str:
         """Return the text of a page; "" where there is none, or it was not reached."""
+        self.is_done = False
         if not has_ocr():
             return ""
         if any(prod(picture.get_px_size()) > MOST_PIXELS for picture in pictures(page)):
@@ -152,7 +154,8 @@ class PageReader:
             said = "did not run OCR on {}: raise MEMAGENT_CONVERSION_SECONDS to read all pages."
             return self._note(said, number)
         drawn, begin = _crop(drawn), monotonic()
-        if not drawn.size:  # blank
+        self.is_done = not drawn.size
+        if self.is_done:  # blank
             return ""
         try:
             found = _engine()(drawn)
@@ -161,6 +164,7 @@ class PageReader:
         except Exception as error:  # noqa: BLE001 - an older release wants to download its models
             return self._note(f"OCR failed on {{}} ({type(error).__name__}).", number)
         self._slowest = max(self._slowest, monotonic() - begin)
+        self.is_done = True
         if not found.txts:
             return ""
         self._note("words of {} come from OCR.", number)

@@ -5,40 +5,61 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from contextlib import suppress
-from itertools import accumulate
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from openpyxl.styles.numbers import is_date_format
-from openpyxl.utils.datetime import from_excel
+from openpyxl.styles.numbers import is_date_format, is_timedelta_format
+from openpyxl.utils.datetime import WINDOWS_EPOCH, from_excel
 
 from memagent_graph.pictures import write_mark
 from memagent_graph.text import notation
-from memagent_graph.text.formats import convert_within
-from memagent_graph.text.ocr import Album
-from memagent_graph.text.package import Package, child, get, get_integer, local, own_parts, value_of
-from memagent_graph.text.source import Converted
+from memagent_graph.text.package import (
+    Block,
+    OfficeDocument,
+    Package,
+    child,
+    get,
+    get_integer,
+    local,
+    own_parts,
+    split_blocks,
+    value_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+    from datetime import datetime
 
     from memagent_graph.text.package import Element
 
-_FORMULAS = {"d", "eqArr", "f", "func", "limLow", "limUpp", "m", "nary", "oMathPara", "rad"}
-_FORMULAS |= {"sPre", "sSub", "sSubSup", "sSup"}  # with parts above each other
+_FORMULAS = {"acc", "bar", "borderBox", "d", "eqArr", "f", "func", "groupChr", "limLow", "limUpp"}
+_FORMULAS |= {"m", "nary", "oMathPara", "phant", "rad", "sPre", "sSub", "sSubSup", "sSup"}
+_STRIKES = [f"{{*}}strike{line}" for line in ("H", "V", "BLTR", "TLBR")]
+_ACCENTS = {"acc": "^", "bar": "_", "groupChr": "\u23df"}
 
 
 def _read_formula(element: Element, inline: Callable[[Element], Iterable[str]]) -> str:
     name, settings = local(element), child(element, f"{local(element)}Pr")
-    rows = [part if name == "m" else [part] for part in element if part is not settings]
+    inner = [part for part in element if part is not settings]
+    rows = [part if name == "m" else [part] for part in inner]
     parts = [" ".join("".join(inline(cell)) for cell in row) for row in rows]
     if name == "d":
         signs = (("begChr", "("), ("sepChr", "|"), ("endChr", ")"))
         begin, between, end = (get(child(settings, key), "val", usual) for key, usual in signs)
         return f"{begin}{between.join(parts)}{end}"
     if name == "nary":
-        *bounds, inner = ["", "", *parts][-3:]
-        sign = get(child(settings, "chr"), "val", "\u222b")
-        return f"{notation.write_formula('sSubSup', [sign, *bounds])} {inner}"
+        said = {"sub": "", "sup": "", "e": "", **dict(zip(map(local, inner), parts, strict=True))}
+        bounded = [get(child(settings, "chr"), "val", "\u222b"), said["sub"], said["sup"]]
+        return f"{notation.write_formula('sSubSup', bounded)} {said['e']}"
+    if name in _ACCENTS:
+        is_line = name == "bar" and value_of(settings, "pos") == "top"
+        usual = "\u203e" if is_line else _ACCENTS[name]
+        parts.append(get(child(settings, "chr"), "val", usual))
+        name = "acc"
+    if name in {"borderBox", "phant"}:
+        is_struck = next(element.iter(*_STRIKES), None) is not None
+        shown = "".join(parts) * (value_of(settings, "show") not in OFF)
+        return notation.strike_text(shown) if is_struck else shown
     return notation.write_formula("noBar" if value_of(settings, "type") == "noBar" else name, parts)
 
 
@@ -48,17 +69,25 @@ def _points(part: Element) -> list[str]:
     for point in part.iter("{*}pt"):
         value = child(point, "v")
         said = point if value is None else value
-        found[get_integer(point, "idx", len(found))] = _write_day(said.text or "", number_format)
+        own = get(point, "formatCode") or number_format
+        found[get_integer(point, "idx", len(found))] = show_number(said.text or "", own)
     if not found:
         return [value.text for value in part.iter("{*}v") if value.text]
     return [found.get(at, "") for at in range(min(max(found) + 1, notation.MOST_REPEATED))]
 
 
-def _write_day(text: str, number_format: str) -> str:
-    with suppress(OverflowError, ValueError):
-        if is_date_format(number_format):
-            return str(from_excel(float(text))).removesuffix(" 00:00:00")
+def show_number(text: str, number_format: str, epoch: datetime = WINDOWS_EPOCH) -> str:
+    """Return a number of a cell or chart as its format shows it; other text as it is."""
+    with suppress(ArithmeticError, ValueError):  # no number, or one that no format shows
+        number = float(text) if {*text} & set(".eE") else int(text)
+        if number_format and _is_date(number_format):
+            day = from_excel(number, epoch, _is_span(number_format))
+            return notation.show_value(day, number_format)
+        return notation.show_value(number, number_format) if number_format else text
     return text
+
+
+_is_date, _is_span = cache(is_date_format), cache(is_timedelta_format)
 
 
 SIGNS = {"noBreakHyphen": "-", "ptab": "\t", "s": " ", "tab": "\t"}
@@ -69,55 +98,6 @@ LEFT_OUT = {
 }  # fmt: skip
 DEEPEST = 6  # deepest level of a heading
 _HYPERLINK = re.compile(r'HYPERLINK[ \t]{1,9}"?((?<=")[^"]{1,2000}|[^"\s\\]{1,2000})')
-
-
-class Block(str):
-    """A text that stands by itself: a paragraph, a table, a chart or what else is no run of one."""
-
-    __slots__ = ()
-
-
-def split_blocks(pieces: Iterable[str]) -> tuple[str, list[str]]:
-    """Return the running text of pieces, and the blocks among them, which follow it."""
-    text, blocks = list[str](), list[str]()
-    for piece in pieces:
-        (blocks if isinstance(piece, Block) else text).append(piece)
-    return "".join(text), blocks
-
-
-class OfficeDocument:
-    """A document in a package."""
-
-    def __init__(self, package: Package) -> None:
-        self._package, self.album, self.page = package, Album(), 0
-
-    @classmethod
-    def read(cls, content: bytes) -> Converted:
-        """Return the text of a file."""
-        found = cls(Package(content))
-        blocks = [*filter(None, found.all_blocks())]
-        pages, unread = "\n\n".join(blocks).rstrip("\n").split("\f"), found.album.objects
-        lost, starts = unread / max(len(blocks) + unread, 1), [*accumulate(map(len, pages[:-1]))]
-        return Converted("".join(pages), starts, found.album.warnings, found.album.pictures, lost)
-
-    def all_blocks(self) -> Iterator[str]:
-        """Yield headers, body, footers, notes; each slide or sheet, a page, after a form feed."""
-        raise NotImplementedError
-
-    def _walk(self, parent: Element) -> Iterator[str]:
-        """Yield the pieces of text in an element, and what stands by itself as a `Block`."""
-        raise NotImplementedError
-
-    def _blocks(self, parent: Element) -> Iterator[str]:
-        return (piece for piece in self._walk(parent) if piece.strip())
-
-    def _read_embedded(self, part: str) -> str:
-        _, found = convert_within(part, self._package.read(part) or b"\0")
-        self.album.objects += bool(found.lost)
-        return found.text.replace("\f", "")
-
-    def _show(self, part: str, caption: str) -> str:
-        return self.album.add(self._package.read(part), part, caption.strip(), self.page)
 
 
 class Drawing(OfficeDocument):
@@ -289,8 +269,8 @@ class Drawing(OfficeDocument):
         (text, blocks), settings = split_blocks(self._walk(element)), child(element, "rPr")
         styles = self._style_chain(value_of(settings, "rStyle"))
         places = [settings, *(child(style, "rPr") for style in styles)]
-        ticks = notation.TICKS.get(get(child(settings, "rFonts"), "ascii").lower(), {})
-        text = "".join(ticks.get(ord(sign) & 0xFF, sign) for sign in text) if ticks else text
+        fonts = get(child(settings, "rFonts"), "ascii"), get(child(settings, "latin"), "typeface")
+        text = text.translate(notation.SIGNS.get("".join(fonts).lower(), {}))
         raised = next(filter(None, (value_of(place, "vertAlign") for place in places)), "")
         level = get_integer(settings, "baseline") or get_integer(child(settings, "position"), "val")
         marks = [child(place, name) for name in ("strike", "dstrike") for place in places]

@@ -10,8 +10,18 @@ from lxml import etree
 
 from memagent_graph.text import notation
 from memagent_graph.text.html import WebPage
-from memagent_graph.text.office import DEEPEST, LEFT_OUT, SIGNS, Block, OfficeDocument, split_blocks
-from memagent_graph.text.package import child, get, get_integer, local, own_parts, parse_xml
+from memagent_graph.text.office import DEEPEST, LEFT_OUT, SIGNS
+from memagent_graph.text.package import (
+    Block,
+    OfficeDocument,
+    child,
+    get,
+    get_integer,
+    local,
+    own_parts,
+    parse_xml,
+    split_blocks,
+)
 from memagent_graph.text.source import PasswordError
 
 if TYPE_CHECKING:
@@ -29,7 +39,9 @@ class OpenDocument(OfficeDocument):
         self._lists: dict[str, dict[int, notation.ListLevel]] = {}
         self._counted: dict[str, dict[int, int]] = defaultdict(dict)
         self._style, self._depth, self._counts, self._label = "", -1, dict[int, int](), ""
+        self._fonts = dict[str, str]()
         self._numbering = dict[str, str]()  # lists of styles of paragraphs; "" for none
+        self._fields: dict[str, Element] = {}
 
     def all_blocks(self) -> Iterator[str]:
         """Yield headers, body and footers."""
@@ -40,6 +52,8 @@ class OpenDocument(OfficeDocument):
         for margin in self._package.find("styles.xml", "header", "footer"):
             margins[local(margin)] += self._blocks(margin)
         self._learn_styles("content.xml")
+        for form in self._package.find("content.xml", "forms"):
+            self._fields |= {get(field, "id"): field for field in form.iter("{*}*")}
         body = child(self._package.parse("content.xml"), "body")
         if body is None:
             raise ValueError("it has no text of its own, or is damaged")
@@ -53,6 +67,7 @@ class OpenDocument(OfficeDocument):
             height = -1 if position.startswith(("-", "sub")) else 1
             level = height if position.strip("0%") else 0
             self._levels[name] = level if position else self._levels.get(base, 0)
+            self._fonts[name] = get(shown, "font-name") or self._fonts.get(base, "")
             through = get(shown, "text-line-through-style", get(shown, "text-line-through-type"))
             if through not in {"", "none"} or (not through and base in self._struck):
                 self._struck.add(name)
@@ -66,7 +81,7 @@ class OpenDocument(OfficeDocument):
             name = get(style, "name") if local(style) == "list-style" else _OUTLINE
             self._lists[name] = {get_integer(at, "level", 1) - 1: _list_level(at) for at in style}
 
-    def _walk(self, parent: Element, *, is_text: bool = False) -> Iterator[str]:  # noqa: C901 - a list
+    def _walk(self, parent: Element, *, is_text: bool = False) -> Iterator[str]:  # noqa: C901, PLR0912 - a list
         yield (parent.text or "") * is_text
         for element in parent:
             name = local(element)
@@ -76,6 +91,12 @@ class OpenDocument(OfficeDocument):
                 yield SIGNS[name] * min(get_integer(element, "c", 1), notation.MOST_REPEATED)
             elif name == "list":
                 yield from self._list(element)
+            elif name == "numbered-paragraph":
+                style, at = get(element, "style-name"), get_integer(element, "level", 1) - 1
+                counts = self._counted[get(element, "list-id") or style]
+                self._label = self._count(element, style, at, counts)
+                yield from self._walk(element)
+                self._label = ""
             elif name == "table":
                 is_sheet = local(parent) == "spreadsheet"
                 heading = f"\f## {get(element, 'name')}{self._say_hidden(element)}\n\n"
@@ -92,7 +113,9 @@ class OpenDocument(OfficeDocument):
             elif name == "image":
                 yield self._picture(element)
             elif name == "control":
-                self.album.objects += 1  # a field of a form
+                field = self._fields.get(get(element, "control"))
+                self.album.objects += field is None
+                yield "" if field is None else _write_field(field)
             elif name in {"object", "object-ole"}:
                 yield from self._object(element)
             elif name not in LEFT_OUT:
@@ -111,6 +134,7 @@ class OpenDocument(OfficeDocument):
             return notation.write_ruby(text)
         style = get(element, "style-name") if name == "span" else ""
         text = notation.strike_text(text) if style in self._struck else text
+        text = text.translate(notation.SIGNS.get(self._fonts.get(style, "").lower(), {}))
         return notation.raise_text(text, self._levels.get(style, 0))
 
     def _say_hidden(self, element: Element) -> str:
@@ -141,16 +165,18 @@ class OpenDocument(OfficeDocument):
             self._counts = self._counted[continued] if continued else {}
             self._counted[get(element, "id")] = self._counted[style] = self._counts
         self._style, self._depth = style, self._depth + 1
-        levels = self._lists.get(style, {})
         for item in element:
-            if local(item) == "list-item" and self._depth in levels:
-                begin = get_integer(item, "start-value", -1)
-                if begin >= 0:
-                    self._counts[self._depth] = begin - 1
-                self._label = notation.count_item(levels, self._depth, self._counts)
+            if local(item) == "list-item":
+                self._label = self._count(item, style, self._depth, self._counts)
             yield from self._walk(item)
             self._label = ""
         self._style, self._depth, self._counts = before
+
+    def _count(self, item: Element, style: str, at: int, counts: dict[int, int]) -> str:
+        levels, begin = self._lists.get(style, {}), get_integer(item, "start-value", -1)
+        if begin >= 0:
+            counts[at] = begin - 1
+        return notation.count_item(levels, at, counts) if at in levels else ""
 
     def _object(self, element: Element) -> Iterator[str]:
         name = get(element, "href").removeprefix("./")
@@ -206,6 +232,22 @@ def _list_level(element: Element) -> notation.ListLevel:
     style = notation.STYLES.get(style, "")
     style = style.replace("Alpha", "Letter") if is_repeated else style
     return notation.ListLevel(text, style, get_integer(element, "start-value", 1))
+
+
+def _write_field(field: Element) -> str:
+    """Return what a field of a form shows: a tick, its label, what was chosen or written."""
+    options = field.iter("{*}option")
+    chosen = (get(option, "label") for option in options if _is_chosen(option))
+    tick = "\u2612" if _is_chosen(field) else "\u2610"
+    value = get(field, "current-value", get(field, "value"))
+    is_box = local(field) in {"checkbox", "radio"}
+    said = (tick if is_box else "", get(field, "label"), *chosen, "" if is_box else value)
+    return " ".join(filter(None, [*said, *(at.text for at in field.iter("{*}p"))]))
+
+
+def _is_chosen(field: Element) -> bool:
+    states = (get(field, f"current-{name}", get(field, name)) for name in ("state", "selected"))
+    return not {"checked", "true"}.isdisjoint(states)
 
 
 def _value(cell: Element) -> str:

@@ -1,18 +1,22 @@
-"""The parts of archives of XML files, such as those of Office, OpenDocument and EPUB."""
+"""Archives of XML files, such as those of Office, OpenDocument and EPUB, and what they hold."""
 
 from __future__ import annotations
 
 import posixpath
 from io import BytesIO
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any, TypeAlias
 from zipfile import ZipFile
 
 from lxml import etree
 
+from memagent_graph.text.formats import convert_within
 from memagent_graph.text.notation import as_integer
+from memagent_graph.text.ocr import Album
+from memagent_graph.text.source import Converted
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
 Element: TypeAlias = Any
 """An element of lxml, which has no types."""
@@ -81,6 +85,55 @@ class Package:
         if target := dict(self.targets("").values()).get("officeDocument"):
             return target
         raise ValueError("it is no Office file, or a damaged one")
+
+
+class Block(str):
+    """A text that stands by itself: a paragraph, a table, a chart or what else is no run of one."""
+
+    __slots__ = ()
+
+
+def split_blocks(pieces: Iterable[str]) -> tuple[str, list[str]]:
+    """Return the running text of pieces, and the blocks among them, which follow it."""
+    text, blocks = list[str](), list[str]()
+    for piece in pieces:
+        (blocks if isinstance(piece, Block) else text).append(piece)
+    return "".join(text), blocks
+
+
+class OfficeDocument:
+    """A document in a package."""
+
+    def __init__(self, package: Package) -> None:
+        self._package, self.album, self.page = package, Album(), 0
+
+    @classmethod
+    def read(cls, content: bytes) -> Converted:
+        """Return the text of a file."""
+        found = cls(Package(content))
+        blocks = [*filter(None, found.all_blocks())]
+        pages, unread = "\n\n".join(blocks).rstrip("\n").split("\f"), found.album.objects
+        lost, starts = unread / max(len(blocks) + unread, 1), [*accumulate(map(len, pages[:-1]))]
+        return Converted("".join(pages), starts, found.album.warnings, found.album.pictures, lost)
+
+    def all_blocks(self) -> Iterator[str]:
+        """Yield headers, body, footers, notes; each slide or sheet, a page, after a form feed."""
+        raise NotImplementedError
+
+    def _walk(self, parent: Element) -> Iterator[str]:
+        """Yield the pieces of text in an element, and what stands by itself as a `Block`."""
+        raise NotImplementedError
+
+    def _blocks(self, parent: Element) -> Iterator[str]:
+        return (piece for piece in self._walk(parent) if piece.strip())
+
+    def _read_embedded(self, part: str) -> str:
+        _, found = convert_within(part, self._package.read(part) or b"\0")
+        self.album.objects += bool(found.lost)
+        return found.text.replace("\f", "")
+
+    def _show(self, part: str, caption: str) -> str:
+        return self.album.add(self._package.read(part), part, caption.strip(), self.page)
 
 
 def parse_xml(content: bytes, name: str) -> Element:

@@ -6,7 +6,7 @@ import ctypes
 import re
 from functools import partial
 from hashlib import sha256
-from itertools import accumulate, groupby
+from itertools import accumulate, groupby, pairwise
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -16,7 +16,7 @@ from pypdfium2 import raw
 from memagent_graph.pictures import Picture
 from memagent_graph.text import ocr
 from memagent_graph.text.formats import convert_within, write_attachments
-from memagent_graph.text.notation import raise_text, write_link, write_scripts
+from memagent_graph.text.notation import count_words, raise_text, write_link, write_scripts
 from memagent_graph.text.source import Converted, PasswordError, warn_of
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def read_pdf(content: bytes) -> Converted:
     texts, reader, album = list[str](), ocr.PageReader(), ocr.Album()
     files = map(document.get_attachment, range(document.count_attachments()))
     attached = [convert_within(one.get_name(), bytes(one.get_data())) for one in files]
-    damaged = garbled = pictured = 0
+    damaged = garbled = pictured = unseen = 0
     for number in range(len(document)):
         try:
             page = document[number]
@@ -60,6 +60,7 @@ def read_pdf(content: bytes) -> Converted:
         is_garbled = len(_NO_LETTER.findall(text)) > _GARBLED_SHARE * len(text)
         if not text or is_garbled or (is_page and len(text) < _STAMP):
             scanned = reader.read(page, number + 1)
+            unseen += not (text or reader.is_done) and _may_have_words(page, picture)
             stamps = [line for line in text.splitlines() if line.strip() not in scanned]
             if scanned:
                 text, picture = "\n".join([scanned, *([] if is_garbled else stamps)]), 0
@@ -73,8 +74,8 @@ def read_pdf(content: bytes) -> Converted:
             page = document[number]
             drawn = [line for line in _read_page(page).splitlines() if line.strip() not in text]
             remarks = [*filter(None, remarks)]
-            known = "\n".join(remarks)
-            remarks += [line for line in drawn if line.strip() not in known]
+            known = count_words("\n".join(remarks))
+            remarks += [line for line in drawn if not count_words(line) <= known]
             text = "\n".join([text, *[""][: len(remarks)], *remarks]).strip("\n")
         marks = _mark(album, page, number + 1, sum(map(len, texts)) if is_page else -1)
         blocks = [text, *([] if is_page else marks), *_links(document, page)]
@@ -86,8 +87,13 @@ def read_pdf(content: bytes) -> Converted:
     )
     added, unread, missing = write_attachments(attached)
     said = (*warnings, *unread, *reader.warnings, *album.warnings)
-    lost = (damaged + garbled + missing) / max(len(texts) + len(attached), 1)
+    lost = (damaged + garbled + unseen + missing) / max(len(texts) + len(attached), 1)
     return Converted("".join([*texts, *added]), starts, said, album.pictures, lost)
+
+
+def _may_have_words(page: pdfium.PdfPage, picture: float) -> bool:
+    found = page.get_objects(filter=[raw.FPDF_PAGEOBJ_TEXT], max_depth=4)
+    return picture > _PICTURE_SHARE or next(found, None) is not None
 
 
 def _mark(album: ocr.Album, page: pdfium.PdfPage, number: int, start: int) -> list[str]:
@@ -136,22 +142,29 @@ _WORD = re.compile(r"(\S+)(\r\n(?=.))?")
 _FIGURE = re.compile("[-+\u2212\\d]")
 _SMALLER, _HIGHER = 0.95, 0.15
 """Share of a sign's size below which a figure is small, and by which one is higher or lower."""
+_LINE = 0.8  # share of a sign's size by which another line is lower
 
 
 class _Sign(NamedTuple):
-    """Where a sign stands on a page, and its height, in points; 0 if it is not known."""
+    """Where a sign stands on a page, its height, in points, and its number; 0 if unknown."""
 
     x: float = 0.0
     y: float = 0.0
     size: float = 0.0
+    number: int = 0
 
 
 def _raise_figures(page: pdfium.PdfTextPage, found: re.Match[str]) -> str:
     """Put figures above or below the rest, after which PDFium ends a line, between signs."""
     word, line_end = found[1], found[2] or ""
-    if not any(map(str.isdigit, word[1:])):
+    begin, end = found.span(1)
+    around = found.string[max(begin - 1, 0) : begin] + found.string[end : end + 1]
+    is_line = len(word) > 1 and word.isascii() and not around.strip("\r\n")
+    if not (is_line or any(map(str.isdigit, word[1:]))):
         return found[0]
     signs = [_sign_at(page, found.string, at) for at in range(*found.span(1))]
+    if is_line and _is_column(page, signs):  # not joined, as vertical script is
+        return "\n".join(word) + line_end
     base, levels = signs[0], list[int]()
     for sign in signs:
         levels.append(_level_of(base, sign))
@@ -165,6 +178,12 @@ def _raise_figures(page: pdfium.PdfTextPage, found: re.Match[str]) -> str:
     return "".join(parts) + line_end
 
 
+def _is_column(page: pdfium.PdfTextPage, signs: list[_Sign]) -> bool:
+    pairs = pairwise(signs)
+    is_lower = all(low.size and low.y < high.y - high.size * _LINE for high, low in pairs)
+    return is_lower and not raw.FPDFText_GetCharAngle(page, signs[-1].number)
+
+
 def _sign_at(page: pdfium.PdfTextPage, text: str, at: int) -> _Sign:
     number = raw.FPDFText_GetCharIndexFromTextIndex(page, at)
     if raw.FPDFText_GetUnicode(page, number) != ord(text[at]):
@@ -172,7 +191,7 @@ def _sign_at(page: pdfium.PdfTextPage, text: str, at: int) -> _Sign:
     x, y = ctypes.c_double(), ctypes.c_double()
     raw.FPDFText_GetCharOrigin(page, number, x, y)
     _, bottom, _, top = page.get_charbox(number, loose=True)
-    return _Sign(x.value, y.value, top - bottom)
+    return _Sign(x.value, y.value, top - bottom, number)
 
 
 def _level_of(base: _Sign, sign: _Sign) -> int:

@@ -137,9 +137,10 @@ _LINE_END = re.compile(r"\r\n?|\n")
 
 
 class TextSource:
-    """A source of text that is in memory."""
+    """A source of text that is in memory; of a LangChain document, it has the `id`."""
 
     uri: str | None = None
+    id: str | None = None
 
     def __init__(
         self, text: str, name: str = "text", metadata: Mapping[str, Any] = MappingProxyType({})

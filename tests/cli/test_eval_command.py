@@ -1,3 +1,5 @@
+from pathlib import Path
+
 import pytest
 from paragraphs import natural
 from typer.testing import CliRunner
@@ -34,6 +36,8 @@ def test_one_command_measures_prints_a_table_and_writes_a_report(tmp_path, asked
         "samples.jsonl",
         "report.md",
     }
+    still_open = {file.resolve() for file in Path("/proc/self/fd").iterdir()}
+    assert tmp_path / "o" / "calls.jsonl" not in still_open
 
 
 def test_results_need_a_folder_and_a_task(tmp_path):

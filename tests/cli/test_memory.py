@@ -43,20 +43,6 @@ def test_the_history_says_what_made_each_version(memagent, tmp_path):
     assert "  chunk 1, 0-" in history
 
 
-@pytest.mark.usefixtures("diary")
-def test_a_named_memory_is_listed_shown_and_its_history_told(memagent):
-    listed = memagent("memory", "list").stdout
-    shown = memagent("memory", "show", "diary").stdout
-    history = memagent("memory", "history", "diary").stdout
-
-    assert listed.startswith("diary\t")
-    assert "leaves at nine" in shown
-    assert "leaves at ten" in shown
-    assert history.index("+ From today on the ferry leaves at ten.") < history.index(
-        "+ The ferry leaves at nine."
-    )
-
-
 LOOKS = [
     "list",
     "users",

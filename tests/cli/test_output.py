@@ -91,7 +91,6 @@ def test_every_command_that_cannot_print_says_so_in_one_line(folder):
         ask,
         ["memory", "list"],
         ["memory", "export"],
-        ["cache"],
         ["--version"],
         ["memory", "export", "--help"],
         evaluation(folder),
@@ -158,8 +157,6 @@ def hostile_commands(folder):
             ["batch", tasks, "--out", f"{book}.out"],
             ["batch", bad, "--out", f"{book}.out"],
             ["memory", "forget", "--source", book, "--dry-run"],
-            ["cache"],
-            ["cache", "clear"],
         ],
     )
     yield (

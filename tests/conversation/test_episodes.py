@@ -214,6 +214,13 @@ def test_deleted_messages_are_neither_kept_nor_folded_later():
     assert not any("yoghurt" in text for text in reader.calls)
 
 
+def test_the_end_of_a_long_message_is_found_too():
+    memory = ConversationMemory(Silent())
+    keep(memory, " ".join([*(f"Order {n} was paid on time." for n in range(3_000)), OBOE]))
+
+    assert OBOE in prompted(memory, "Who plays the oboe?")
+
+
 def test_the_oldest_messages_go_when_there_are_too_many():
     memory = ConversationMemory(Silent(), store=(store := InMemoryStore()), episode_tokens=400)
     for number in range(60):

@@ -40,15 +40,6 @@ def said(memory):
     return [int(number) for number in re.findall(r"saying (\d+)\.", memory)]
 
 
-def test_what_lies_beyond_the_window_is_folded_and_the_rest_stays():
-    memory = ConversationMemory(Keeper(), window=6, **AT_WINDOW)
-
-    stays = memory.observe(chat(5), **WHO)
-
-    assert [message.text for message in stays] == [f"saying {number}." for number in range(4, 9)]
-    assert said(memory.load("ann")) == [*range(9)]
-
-
 def test_what_waits_leaves_where_the_rest_has_no_room_and_is_found_word_for_word():
     config = ReadingConfig(chunk_tokens=500, memory_tokens=400)
     reader = Keeper()
@@ -222,6 +213,15 @@ def test_two_memory_nodes_run_in_one_step():
 
     assert [m.text for m in out["memory_view"]] == [f"I own boat {n}." for n in range(3)]
     assert notes.load("ann") == other.load("ann") != ""
+
+
+def test_how_long_a_store_is_waited_for_is_read_when_it_is_first_used(monkeypatch):
+    memory = ConversationMemory(Keeper(), window=6, **AT_WINDOW)
+    memory.observe(chat(5), **WHO)
+
+    monkeypatch.setenv("MEMAGENT_STORE_SECONDS", "soon")
+
+    assert said(memory.load("ann")) == [*range(9)]
 
 
 def test_a_conversation_goes_on_when_the_store_is_away(caplog):

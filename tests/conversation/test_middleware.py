@@ -111,12 +111,11 @@ def asked(number):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("chance", [0.0, 0.2], ids=["healthy", "failing"])
-def test_a_hundred_turns_stay_flat_and_remember_what_was_told_in_the_third(chance):
+def test_a_hundred_turns_of_failing_models_stay_flat_and_remember_what_was_told_in_the_third():
     dice = random.Random(7)
-    reader = Failing(lambda: dice.random() < chance)
+    reader = Failing(lambda: dice.random() < 0.2)
     memory = ConversationMemory(reader, window=20, **NEVER)
-    model = Agent(fails=lambda: dice.random() < chance / 4)
+    model = Agent(fails=lambda: dice.random() < 0.05)
     graph = agent(memory, model=model)
 
     for number in range(1, 101):
@@ -347,16 +346,6 @@ def test_the_thread_is_shortened_if_asked_to(host):
     talk(graph, memory, 8)
 
     assert len(graph.get_state(ANN).values["messages"]) <= 8
-
-
-def test_a_turn_has_as_many_checkpoints_as_without_memory():
-    def count(*stack):
-        talk(graph := agent(memory, stack=stack), memory, 3)
-        return len([*graph.get_state_history(ANN)])
-
-    memory = ConversationMemory("extractive", store=InMemoryStore())
-
-    assert count(MemAgentMiddleware(memory)) == count()
 
 
 def loop_of_tools(act, *middleware, calls=3, **options):

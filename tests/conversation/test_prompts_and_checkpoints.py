@@ -63,7 +63,7 @@ def test_a_prompt_continues_the_one_before_until_the_view_begins_elsewhere(host,
     model = ScriptedChatModel("Noted.")
     made = host(memory, model)
     made, model = made if isinstance(made, tuple) else (made, model)
-    for number in range(24):
+    for number in range(16):
         say(made, f"My boat number {number} lies near the bees of Lugo.", ANN, how)
         memory.flush()
 
@@ -73,19 +73,6 @@ def test_a_prompt_continues_the_one_before_until_the_view_begins_elsewhere(host,
     assert len(broken) <= len(made.get_state(ANN).values["messages"]) / 5
     assert all(two[0] != one[0] for at, (one, two) in enumerate(pairs) if at in broken)
     assert all("My boat number" in text for text in texts(model.calls[-1])[:1])
-
-
-def test_a_client_that_sends_the_whole_thread_each_time_has_the_same_prompts():
-    memory = remembering(window=12)
-    model, thread = ScriptedChatModel("Noted."), []
-    made = create_agent(model, middleware=[MemAgentMiddleware(memory)])
-    for number in range(30):
-        thread = made.invoke({"messages": [*thread, ("human", f"I own boat {number}.")]}, ANN)
-        thread = [message.model_copy(update={"id": None}) for message in thread["messages"]]
-        memory.flush()
-
-    pairs = [*pairwise(map(texts, model.calls))]
-    assert sum(two[: len(one)] != one for one, two in pairs) <= 30 * 2 / 6
 
 
 @HOSTS
@@ -172,7 +159,7 @@ def test_a_state_without_the_keys_is_refused_with_the_reason():
 def test_a_new_process_continues_a_thread_and_an_older_checkpoint_of_it(host):
     memory, saver = remembering(window=8), InMemorySaver()
     first = host(memory, ScriptedChatModel("Noted."), saver)
-    for number in range(60):
+    for number in range(30):
         say(first, f"I own boat {number}.", ANN, id=f"m{number}")
     memory.flush()
 
@@ -181,7 +168,7 @@ def test_a_new_process_continues_a_thread_and_an_older_checkpoint_of_it(host):
     model = ScriptedChatModel("Noted.")
     again = host(memory, model, saver)
     out = say(again, "Do I own boat 3?", ANN)
-    assert len(out["messages"]) == 122
+    assert len(out["messages"]) == 62
     assert len(model.calls[-1].messages) <= 8
     assert "I own boat 3." in "".join(texts(model.calls[-1]))
 
@@ -191,7 +178,7 @@ def test_a_new_process_continues_a_thread_and_an_older_checkpoint_of_it(host):
     say(again, "Do I own boat 7?", older.config)
     assert len(model.calls[-1].messages) <= 8
     assert "I own boat 7." in "".join(texts(model.calls[-1]))
-    assert "I own boat 30." not in "".join(texts(model.calls[-1])[:-1])
+    assert "I own boat 25." not in "".join(texts(model.calls[-1])[:-1])
 
 
 @pytest.mark.parametrize("how", ["sync", "async"])
@@ -245,8 +232,7 @@ def plain(how, saver):
     return builder.add_edge(START, "reply").compile(saver)
 
 
-@pytest.mark.parametrize("how", ["middleware", "node"])
-@pytest.mark.parametrize("kind", ["memory", "sqlite"])
+@pytest.mark.parametrize(("how", "kind"), [("middleware", "memory"), ("node", "sqlite")])
 def test_checkpoints_are_at_most_a_tenth_larger_than_without_memory(how, kind):
     sizes = []
     for remembers in (True, False):

@@ -46,10 +46,6 @@ SOON = {"remember_within": 0.01}
 MONDAY, WHO = of("ann", "monday"), {"user": "ann", "thread": "monday"}
 
 
-def replying():
-    return ScriptedChatModel(*(f"Reply {number}." for number in range(99)))
-
-
 def wait_until(is_so):
     """For work of other threads; the test's time limit ends it."""
     nap = threading.Event()
@@ -481,6 +477,19 @@ def test_a_run_without_a_user_is_refused_if_strict_and_else_warned_of_once(stric
     assert "bees" in memory.load(AnonymousUser.of("t"))
 
 
+@pytest.mark.parametrize("earlier", [0, 9])
+def test_of_many_messages_that_come_at_once_nothing_is_left_out(earlier):
+    memory = ConversationMemory(config=ReadingConfig(memory_tokens=300))
+    said = [HumanMessage(f"Box {number} holds key {7 * number}.") for number in range(2_100)]
+    said = memory.observe(said[:earlier], user="ann", thread="long") + said[earlier:]
+
+    memory.observe(said, user="ann", thread="long")
+
+    assert memory.flush() == 0
+    (told,) = memory.prompt("ann", about="Which key does box 42 hold?")
+    assert "Box 42 holds key 294." in told.text
+
+
 @pytest.mark.parametrize("restarts", [False, True])
 def test_a_client_that_sends_its_history_each_turn_is_folded_once(restarts, tmp_path):
     file, history = str(tmp_path / "store.sqlite"), []
@@ -489,7 +498,9 @@ def test_a_client_that_sends_its_history_each_turn_is_folded_once(restarts, tmp_
             # Another process knows only what the store has.
             with open_store(file) if restarts else nullcontext(first) as store:
                 memory = ConversationMemory(Keeper(), store=store, config=ROOMY, **SOON)
-                agent = create_agent(replying(), middleware=[MemAgentMiddleware(memory)])
+                agent = create_agent(
+                    ScriptedChatModel("Noted."), middleware=[MemAgentMiddleware(memory)]
+                )
                 history.append({"role": "user", "content": f"I bought boat number {number}."})
                 done = run(agent, {"messages": history}, MONDAY)
                 memory.flush()

@@ -19,7 +19,6 @@ from langgraph.store.memory import InMemoryStore
 from langgraph.store.sqlite.aio import AsyncSqliteStore
 
 from memagent_graph import ConversationMemory, RedisStore
-from memagent_graph.conversation.thread import place_of, user_of
 from memagent_graph.conversation.users import Users
 from memagent_graph.errors import (
     ConfigurationError,
@@ -27,7 +26,7 @@ from memagent_graph.errors import (
     MemoryNotFoundError,
     StoreError,
 )
-from memagent_graph.memory.items import check_namespace
+from memagent_graph.memory.items import check_namespace, place_of, user_of
 from memagent_graph.memory.stores import open_store
 from memagent_graph.memory.version import MemoryVersion
 

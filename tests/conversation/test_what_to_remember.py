@@ -344,9 +344,9 @@ def days_in(text):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("with_days", [True, False])
 @pytest.mark.parametrize(
-    ("diary", "count", "at_once"), [(soup, 300, 300), (meals, 120, 1), (meals, 300, 30)]
+    ("diary", "with_days", "count", "at_once"),
+    [(soup, False, 300, 300), (meals, True, 120, 1), (meals, True, 300, 30)],
 )
 def test_the_last_days_are_remembered(diary, with_days, count, at_once):
     memory = remember(diary, count, with_days, at_once)

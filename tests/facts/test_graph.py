@@ -4,10 +4,8 @@ from fixed_readers import fact_model
 from langgraph.store.memory import InMemoryStore
 
 from memagent_graph import Facts, MemoryBank, create_facts_tool, create_memagent
-from memagent_graph.evidence.places import Evidence
-from memagent_graph.facts.graph import list_conflicts, neighbourhood, select_facts, view_for
-from memagent_graph.facts.record import Fact, memory_of_facts, read_fact
-from memagent_graph.facts.rules import overwrite
+from memagent_graph.facts.graph import neighbourhood, select_facts, view_for
+from memagent_graph.facts.record import memory_of_facts, read_fact
 from memagent_graph.text.tokens import EstimatingTokenizer
 
 LINES = [
@@ -72,18 +70,6 @@ def test_an_answer_is_written_from_what_held_then_and_from_what_is_near():
     assert LINES[1] in shown("How did the rent change since 2021?")
     assert LINES[6] not in shown("Where does the tenant of Lease 7 work?", 30)
     assert shown("Who won?", 30) == LINES
-
-
-def test_conflicts_are_listed_with_their_sources():
-    new = [
-        Fact("Lease 7", "rent", thing, evidence=(Evidence("", source, 1, 0, 1),))
-        for thing, source in [("900", "a.txt"), ("950", "b.txt")]
-    ]
-
-    (conflict,) = list_conflicts(overwrite([], new, Facts()))
-
-    assert (conflict.subject, conflict.relation) == ("Lease 7", "rent")
-    assert [fact.evidence[0].source for fact in conflict.facts] == ["a.txt", "b.txt"]
 
 
 def test_an_agent_looks_up_facts_of_a_memory():

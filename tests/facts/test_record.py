@@ -14,7 +14,6 @@ from memagent_graph.evidence.places import Evidence, Memory, Unsupported
 from memagent_graph.facts.record import (
     Fact,
     facts_of,
-    is_facts,
     memory_of_facts,
     read_date,
     read_fact,
@@ -238,9 +237,3 @@ def test_an_amount_is_no_date():
         assert not lacks_object(Fact("A", "notice period", thing), Facts())
         assert Facts(Lease).fit(Fact("A", "deposit", "900")) is not None
     assert not lacks_object(Fact("A", "end date", "2022-03-01"), Facts())
-
-
-def test_a_memory_is_one_of_facts_if_each_line_is_one():
-    assert is_facts(f"{ACME}\nA | likes | tea")
-    assert not is_facts(f"{ACME}\nAnna likes tea.")
-    assert not is_facts("")

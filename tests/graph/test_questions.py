@@ -8,12 +8,14 @@ from threading import Event
 
 import pytest
 from fixed_readers import ChainReader, numbered, until_together
+from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.store.memory import InMemoryStore
 
 from memagent_graph import MemoryBank, ReadingConfig, create_memagent
 from memagent_graph.errors import ConfigurationError, ModelError, QuestionError
 from memagent_graph.evidence.places import Memory
-from memagent_graph.graph.chunks import Cutter
+from memagent_graph.graph.lineage import versions_in
+from memagent_graph.text.chunks import Cutter
 from memagent_graph.text.source import TextSource
 from memagent_graph.text.tokens import EstimatingTokenizer
 
@@ -93,7 +95,7 @@ def test_a_chunk_that_is_being_cut_is_cut_by_nobody_else_however_many_are_cut_me
             return super().prefix(text, tokens)
 
     source = TextSource(numbered(900))
-    cutter = Cutter(source, Asked(), SMALL.model_copy(update={"chunk_tokens": 300}), Slow(), 3)
+    cutter = Cutter(source, shared=3, tokenizer=Slow(), chunk_tokens=300)
     with ThreadPoolExecutor(2) as pool:
         first = pool.submit(asyncio.run, cutter.chunk(0))
         assert entered.wait(60)
@@ -136,6 +138,18 @@ def test_with_a_store_each_question_has_its_version_and_is_not_read_again():
     out = agent.invoke({"questions": QUESTIONS[:3], "version": versions[0]})
     memory = first["answers"][0]["memory"]
     assert [record["answer"] for record in out["answers"]] == [memory] * 3
+
+
+def test_several_questions_show_nothing_of_the_last_reading_of_their_thread():
+    saver, thread = InMemorySaver(), {"configurable": {"thread_id": "1"}}
+    agent = create_memagent(Asked(), config=SMALL, checkpointer=saver, store=InMemoryStore())
+    agent.invoke({"question": "Who?", "document": TEXT}, thread)
+    kept = versions_in(saver)
+
+    out = agent.invoke({"questions": QUESTIONS[:2], "document": numbered(9)}, thread)
+
+    assert {name for name, value in out.items() if value is not None} == {"answers"}
+    assert {one.id for one in kept} < {one.id for one in versions_in(saver)}
 
 
 def test_max_calls_holds_for_all_questions_together():

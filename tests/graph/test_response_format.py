@@ -54,7 +54,9 @@ def agent(*answers, **options):
 async def test_the_answer_is_an_instance_and_its_text_is_json():
     reply = f"Here it is:\n```json\n{json.dumps(PLAIN)}\n```"
 
-    for out in (agent(reply).invoke(ASKED), await agent(reply).ainvoke(ASKED)):
+    second = agent(reply).invoke(ASKED, version="v2").value
+
+    for out in (agent(reply).invoke(ASKED), await agent(reply).ainvoke(ASKED), second):
         assert out["structured_response"] == Lease(tenant="Ann Kestrel", rent=1480)
         assert json.loads(out["answer"]) == PLAIN
         assert out["citations"][0]["text"] == NOTES

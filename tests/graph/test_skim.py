@@ -33,22 +33,14 @@ YES = ReadingConfig(
 
 
 class Finding(Reader):
-    """Notes the lines that have a word, and knows whether it has any.
+    """Notes the lines that have a word, and knows whether it has any."""
 
-    Args:
-        word: that it looks for.
-        fails: how many updates go well before one that fails for good.
-    """
-
-    def __init__(self, word="Husum", fails=None):
-        self.word, self.fails = word, fails
+    def __init__(self, word="Husum"):
+        self.word = word
         self.identity = Identity("finding", f"finding {word}")
         self.spans, self.answers = [], 0
 
     async def update(self, step, *, config=None):
-        if self.fails is not None and len(self.spans) == self.fails:
-            self.fails = None
-            raise ModelError("It failed.")
         self.spans.append((step.chunk.start, step.chunk.end))
         lines = [line for line in step.chunk.text.splitlines() if self.word in line]
         text = "\n".join([*step.memory.text.splitlines(), *lines]) or "nothing"
@@ -91,18 +83,6 @@ def test_only_chunks_with_words_of_the_question_are_read_and_the_others_are_in_t
     read = sum(end - start for start, end in reader.spans)
     assert out["coverage"] == pytest.approx(read / len(TEXT))
     assert out["stopped"] == "end"
-
-
-def test_what_was_skipped_is_read_when_the_answer_is_not_found():
-    reader = Finding("walrus")
-    text = TEXT.replace("Line 7 tells", "Line 7 tells, walrus,")
-
-    out = ask(reader, document=text)
-
-    assert "walrus" in out["answer"]
-    assert sorted(reader.spans) == cut(text)
-    assert (out["coverage"], out["skipped"], reader.answers) == (1, [], 2)
-    assert out["usage"]["calls"] == len(cut(text)) + 2
 
 
 def test_names_that_the_memory_has_learned_are_looked_for():
@@ -176,19 +156,6 @@ def test_the_record_of_what_is_skipped_is_bounded():
 
 
 # Resuming
-
-
-@pytest.mark.parametrize("lease", [True, False])
-def test_a_failed_run_is_taken_up_from_the_store(lease):
-    reader, store = Finding("walrus", fails=4), InMemoryStore()
-    config = SKIM.model_copy(update={"lease": lease})
-    with pytest.raises(ModelError):
-        ask(reader, config, store=store)
-
-    out = ask(reader, config, store=store)
-
-    assert sorted(reader.spans) == cut(TEXT)
-    assert out["coverage"] == 1
 
 
 @pytest.mark.parametrize("word", ["Husum", "walrus"])

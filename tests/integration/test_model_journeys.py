@@ -18,7 +18,7 @@ from servers.llama_server import PROGRAM, llama_server
 
 from memagent_graph import ConversationMemory, ReadingConfig, create_memagent, create_reading_tool
 from memagent_graph.errors import ModelError, ResponseFormatError
-from memagent_graph.models.resolve import resolve_model
+from memagent_graph.readers.resolve import resolve_model
 from memagent_graph.text.terms import specific_terms
 from memagent_graph.text.tokens import load_tokenizer
 

@@ -14,9 +14,9 @@ from langgraph.store.memory import InMemoryStore
 from memagent_graph import MemoryBank, ReadingConfig, create_memagent
 from memagent_graph.errors import ModelError
 from memagent_graph.graph import versions
-from memagent_graph.memory import writer
+from memagent_graph.memory import lease
+from memagent_graph.memory.lease import Lease
 from memagent_graph.memory.redis import RedisStore
-from memagent_graph.memory.writer import Lease
 
 TEXT = numbered(180)
 ASKED = {"question": "?", "document": TEXT}
@@ -122,7 +122,7 @@ def test_a_follower_takes_over_from_a_holder_that_is_gone(
 async def test_a_holder_that_was_stopped_between_two_chunks_finds_that_it_was_replaced(monkeypatch):
     seconds = []  # that have passed
     monkeypatch.setattr(versions, "Lease", partial(Lease, clock=lambda: 100.0 + len(seconds)))
-    monkeypatch.setattr(writer, "BEAT", PATIENT)
+    monkeypatch.setattr(lease, "BEAT", PATIENT)
     store = InMemoryStore()
     first = Reading(store, Gated())
     await first.read(2)

@@ -8,9 +8,9 @@ import pytest
 from langgraph.store.base import BaseStore, GetOp, PutOp
 
 from memagent_graph import MemoryBank
-from memagent_graph.memory import writer as module
-from memagent_graph.memory.items import NAMESPACE, Records, UnderWay, can_lease
-from memagent_graph.memory.writer import LAPSE, Lease
+from memagent_graph.memory import lease as module
+from memagent_graph.memory.items import NAMESPACE, Records
+from memagent_graph.memory.lease import LAPSE, Lease, UnderWay, can_lease
 
 PLACE = (("memagent", "underway"), "key")
 FOLD = UnderWay("diary", "?", "digest", "name", "1", 0, 0, 9, None, "2026-01-01")

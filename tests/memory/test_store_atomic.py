@@ -398,6 +398,16 @@ def test_a_setup_that_is_broken_off_at_any_step_leaves_no_file_that_cannot_be_op
         assert store.get(AT, "one").value == {"n": 1}
 
 
+def test_a_store_in_memory_leaves_no_file(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+    with open_store(":memory:") as store:
+        store.put(AT, "one", {"n": 1})
+        assert store.get(AT, "one").value == {"n": 1}
+
+    assert not [*tmp_path.iterdir()]
+
+
 TOGETHER = """
 import os, sys, traceback
 from pathlib import Path

@@ -300,8 +300,9 @@ def test_a_wrong_password_is_said_to_be_one(own_redis_server):
     with own_redis_server.client() as client:
         client.config_set("requirepass", "right")
     with RedisStore.from_url(f"redis://:wr0ng@127.0.0.1:{own_redis_server.port}") as store:
-        with pytest.raises(StoreError, match="user name or password") as raised:
+        with pytest.raises(StoreRefusedError, match="user name or password") as raised:
             store.get(AT, "k")
+    assert store.retries == 0
     assert "wr0ng" not in str(raised.value)
 
 

@@ -91,6 +91,30 @@ def test_another_question_budget_or_reader_resumes_nothing(other):
     assert out["answer"] == alone["answer"]
 
 
+def test_from_one_version_each_question_is_read_for_by_itself():
+    store = InMemoryStore()
+    read(store, numbered(20), memory_name="diary")
+    MemoryBank(store).branch("diary", "other")
+
+    _, first = read(store, question="Which?", memory_name="diary")
+    _, second = read(store, question="Why?", memory_name="other")
+
+    assert second.spans == first.spans != []
+
+
+def test_notes_of_a_run_whose_question_was_changed_are_for_no_other_reading():
+    store, thread = InMemoryStore(), {"configurable": {"thread_id": "1"}}
+    saver = InMemorySaver()
+    agent = create_memagent(ChainReader(), config=SMALL, store=store, checkpointer=saver)
+    agent.invoke(ASKED, thread)
+    begun = [state for state in agent.get_state_history(thread) if state.values.get("memory")]
+
+    agent.invoke(None, agent.update_state(begun[-1].config, {"question": "Why?"}))
+    _, reader = read(store, question="Why?")
+
+    assert len(reader.spans) > 10
+
+
 def test_memories_of_a_model_that_samples_are_reused():
     model = ScriptedChatModel(*(f"Reply {number}." for number in range(99)))
     agent = create_memagent(model, config=SMALL, store=InMemoryStore())

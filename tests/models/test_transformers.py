@@ -3,16 +3,16 @@ from concurrent.futures import ThreadPoolExecutor
 from pydoc_data.topics import topics
 
 import pytest
-import torch
 from langchain_core.messages import HumanMessage
+from lazy_module import LazyModule
 from tiny_model import tiny_adapter, tiny_model
-from transformers import AutoConfig, AutoModelForCausalLM
 
 from memagent_graph.errors import ConfigurationError, ContextLengthError, ModelError
-from memagent_graph.models import transformers as transformers_engine
-from memagent_graph.models.resolve import resolve_model
-from memagent_graph.models.transformers import ChatTransformers, DecodingRow, choose
+from memagent_graph.readers.resolve import resolve_model
 
+torch, transformers = LazyModule("torch"), LazyModule("transformers")
+ENGINE = "memagent_graph.models.transformers"
+engine = LazyModule(ENGINE)
 TEXT = topics["class"]
 
 
@@ -23,7 +23,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def model(folder):
-    model = ChatTransformers(model=folder, logprobs=True)
+    model = engine.ChatTransformers(model=folder, logprobs=True)
     yield model
     model.close()
 
@@ -35,7 +35,7 @@ def batches_of(model):
 @pytest.fixture(scope="module")
 def reference(folder):
     """Greedy token ids by `generate` of transformers, of one prompt alone."""
-    network = AutoModelForCausalLM.from_pretrained(folder).eval()
+    network = transformers.AutoModelForCausalLM.from_pretrained(folder).eval()
 
     def generate(prompt, tokens):
         output = network.generate(
@@ -50,7 +50,7 @@ def reference(folder):
 async def test_a_batch_of_many_lengths_gives_what_each_prompt_gives_alone(
     model, reference, monkeypatch
 ):
-    monkeypatch.setattr(transformers_engine, "_GATHERING", 2)  # one batch on a busy machine, too
+    monkeypatch.setattr(f"{ENGINE}._GATHERING", 2)  # one batch on a busy machine, too
     prompts = ["Hi", "Hello there", "word " * 300, TEXT[:900], "a"]
     lengths = [40, 7, 20, 33, 1]
 
@@ -67,7 +67,7 @@ async def test_a_batch_of_many_lengths_gives_what_each_prompt_gives_alone(
 
 
 def test_a_plain_text_is_continued_as_it_stands_with_the_chance_of_each_token(folder, reference):
-    model = ChatTransformers(model=folder)
+    model = engine.ChatTransformers(model=folder)
 
     found = model.invoke(TEXT[:90], plain=True, max_tokens=3).response_metadata["generation"]
 
@@ -87,11 +87,11 @@ YARN = {
 
 
 def test_yarn_by_configuration_is_what_transformers_makes_of_it(folder, model):
-    stretched = ChatTransformers(model=folder, hf_overrides=YARN)
-    config = AutoConfig.from_pretrained(folder)
+    stretched = engine.ChatTransformers(model=folder, hf_overrides=YARN)
+    config = transformers.AutoConfig.from_pretrained(folder)
     config.max_position_embeddings = 4096
     config.rope_parameters = {**config.rope_parameters, **YARN["rope_parameters"]}
-    network = AutoModelForCausalLM.from_pretrained(folder, config=config).eval()
+    network = transformers.AutoModelForCausalLM.from_pretrained(folder, config=config).eval()
 
     reply = stretched.invoke("word " * 3000, max_tokens=12)
 
@@ -110,7 +110,7 @@ def test_log_probabilities_are_those_of_the_model_itself(folder, model):
     reply = model.invoke("Hello there", max_tokens=9, temperature=1.3, top_p=0.9, seed=3)
 
     found = reply.response_metadata["generation"]
-    network = AutoModelForCausalLM.from_pretrained(folder)
+    network = transformers.AutoModelForCausalLM.from_pretrained(folder)
     prompt, written = found["prompt_token_ids"], found["token_ids"]
     with torch.no_grad():
         logits = network(torch.tensor([prompt + written])).logits[0, len(prompt) - 1 : -1]
@@ -156,11 +156,11 @@ async def test_streams_say_at_the_end_what_whole_replies_say(model):
 
 def test_an_end_token_ends_the_reply_and_is_in_its_ids_but_not_its_text(tmp_path):
     folder = tiny_model(tmp_path / "ending")
-    network = AutoModelForCausalLM.from_pretrained(folder)
+    network = transformers.AutoModelForCausalLM.from_pretrained(folder)
     with torch.no_grad():
         network.lm_head.weight[3] = network.lm_head.weight.mean(0) * 0 + 100  # <|im_end|>
     network.save_pretrained(folder)
-    model = ChatTransformers(model=str(folder), temperature=1.0)
+    model = engine.ChatTransformers(model=str(folder), temperature=1.0)
 
     replies = [model.invoke("Hello", seed=seed, max_tokens=50) for seed in range(20)]
     model.close()
@@ -189,7 +189,7 @@ def test_threads_and_event_loops_share_one_copy_of_the_weights(folder, model):
 
 
 async def test_a_cancelled_call_leaves_the_batch_and_a_closed_model_breaks_off_its_calls(folder):
-    model = ChatTransformers(model=folder, max_batch=7)
+    model = engine.ChatTransformers(model=folder, max_batch=7)
     await model.ainvoke("Load", max_tokens=1)
     calls = [asyncio.create_task(model.ainvoke("Hello", max_tokens=900)) for _ in range(2)]
     first = anext(model.astream("Hello", max_tokens=900))
@@ -226,31 +226,30 @@ def test_a_prompt_over_the_window_is_an_error_and_a_reply_is_limited_to_what_is_
 )
 def test_what_cannot_be_is_said_at_once(fields, words):
     with pytest.raises(ConfigurationError, match=words):
-        _ = ChatTransformers(**fields).window_tokens
+        _ = engine.ChatTransformers(**fields).window_tokens
 
 
 def test_a_model_without_a_chat_template_says_so(folder, tmp_path):
-    from transformers import AutoTokenizer
 
-    AutoModelForCausalLM.from_pretrained(folder).save_pretrained(tmp_path)
-    tokenizer = AutoTokenizer.from_pretrained(folder)
+    transformers.AutoModelForCausalLM.from_pretrained(folder).save_pretrained(tmp_path)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     tokenizer.chat_template = None
     tokenizer.save_pretrained(tmp_path)
 
     with pytest.raises(ConfigurationError, match="chat template"):
-        ChatTransformers(model=str(tmp_path)).invoke("Hello")
+        engine.ChatTransformers(model=str(tmp_path)).invoke("Hello")
 
 
 def test_a_batch_that_memory_is_too_small_for_is_halved(folder, monkeypatch):
-    model = ChatTransformers(model=folder, max_batch=6)
-    decode = transformers_engine.decode
+    model = engine.ChatTransformers(model=folder, max_batch=6)
+    decode = engine.decode
 
     def little_memory(network, tokenizer, ends, rows):
         if len(rows) > most:
             raise torch.OutOfMemoryError
         decode(network, tokenizer, ends, rows)
 
-    monkeypatch.setattr(transformers_engine, "decode", little_memory)
+    monkeypatch.setattr(f"{ENGINE}.decode", little_memory)
     most = 2
     replies = model.batch(["Hello"] * 6, {"max_concurrency": 6}, max_tokens=4)
     most = 0
@@ -263,11 +262,12 @@ def test_a_batch_that_memory_is_too_small_for_is_halved(folder, monkeypatch):
 
 @pytest.mark.slow
 def test_new_weights_and_an_adapter_change_replies_and_what_may_be_reused(folder, tmp_path):
-    model = ChatTransformers(model=folder, max_batch=5)
-    adapted = ChatTransformers(model=folder, adapter=str(tiny_adapter(folder, tmp_path)))
+    model = engine.ChatTransformers(model=folder, max_batch=5)
+    adapted = engine.ChatTransformers(model=folder, adapter=str(tiny_adapter(folder, tmp_path)))
     before, identity = model.invoke("Hello", max_tokens=8).content, model._identifying_params
     weights = {
-        k: v + 0.05 for k, v in AutoModelForCausalLM.from_pretrained(folder).state_dict().items()
+        k: v + 0.05
+        for k, v in transformers.AutoModelForCausalLM.from_pretrained(folder).state_dict().items()
     }
 
     model.load_weights(weights)
@@ -285,8 +285,10 @@ def test_tokens_are_drawn_as_often_as_they_are_likely_and_never_what_cannot_be()
     chances = torch.tensor([0.0, 0.5, 0.2, 0.3, 0.0])
 
     def drawn(**fields):
-        rows = [DecodingRow([0], 1, seed=seed, **fields) for seed in range(4000)]
-        return torch.tensor(choose(chances.log().expand(4000, -1), rows)).bincount(minlength=5)
+        rows = [engine.DecodingRow([0], 1, seed=seed, **fields) for seed in range(4000)]
+        return torch.tensor(engine.choose(chances.log().expand(4000, -1), rows)).bincount(
+            minlength=5
+        )
 
     assert (drawn(temperature=1.0) / 4000).tolist() == pytest.approx(chances.tolist(), abs=0.03)
     sharper = chances**2 / (chances**2).sum()

@@ -5,16 +5,13 @@ import os
 import sys
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-
-pytest.importorskip("torch")
-
-import torch
+from lazy_module import LazyModule
 from rl.training_child import lines, settings
-from safetensors.torch import load_file
 from servers.redis_server import free_port
 from servers.warm_python import TRAINING, warm_python
 
@@ -22,7 +19,8 @@ from memagent_graph.rl.training import replay
 
 HERE = Path(__file__).parent
 
-pytestmark = pytest.mark.slow
+torch, safetensors = LazyModule("torch"), LazyModule("safetensors.torch")
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(not find_spec("torch"), reason="No PyTorch")]
 
 
 def run(processes, child, *arguments):
@@ -58,8 +56,8 @@ def test_two_processes_take_the_step_that_one_takes_on_all_of_it(folder, tmp_pat
         run(processes, "processes_child.py", folder, out)
         found.append(json.loads((out / "found.json").read_text()))
 
-    before = load_file(folder / "model.safetensors")
-    one, two = (load_file(tmp_path / name / "model.safetensors") for name in ("1", "2"))
+    before = safetensors.load_file(folder / "model.safetensors")
+    one, two = (safetensors.load_file(tmp_path / name / "model.safetensors") for name in ("1", "2"))
     assert [each["processes"] for each in found] == [1, 2]
     assert found[1]["wrapper_left"] is False  # or the process may never end
     assert found[1]["grad_norm"] == pytest.approx(found[0]["grad_norm"], rel=1e-4)
@@ -73,7 +71,9 @@ def test_a_process_with_nothing_to_learn_from_keeps_step_with_the_others(folder,
 
     run(2, "processes_child.py", folder, tmp_path, json.dumps(fields), without_spread)
 
-    before, after = (load_file(each / "model.safetensors") for each in (folder, tmp_path))
+    before, after = (
+        safetensors.load_file(each / "model.safetensors") for each in (folder, tmp_path)
+    )
     assert any((after[name] - before[name]).abs().max() > 1e-3 for name in before)
 
 
@@ -88,7 +88,9 @@ def test_a_run_of_two_processes_goes_on_exactly_where_it_was_stopped(folder, tmp
     run(2, "training_child.py", folder, stopped, *fields)
 
     assert lines(stopped) == lines(straight)
-    one, two = (load_file(out / "model" / "model.safetensors") for out in (straight, stopped))
+    one, two = (
+        safetensors.load_file(out / "model" / "model.safetensors") for out in (straight, stopped)
+    )
     assert all(torch.equal(weight, two[name]) for name, weight in one.items())
     questions = asked(straight)
     assert sorted(asked(stopped)) == sorted(questions)

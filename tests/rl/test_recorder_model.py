@@ -5,14 +5,15 @@ from pydoc_data.topics import topics
 
 import pytest
 from fixed_readers import Once
+from lazy_module import LazyModule
 from tiny_model import tiny_model
-from transformers import AutoTokenizer
 
 from memagent_graph import ReadingConfig, create_memagent
-from memagent_graph.models.transformers import ChatTransformers
 from memagent_graph.rl.recorder import TraceRecorder
 from memagent_graph.rl.traces import JSONLinesSink, fingerprint, load
 
+engine = LazyModule("memagent_graph.models.transformers")
+transformers = LazyModule("transformers")
 CONFIG = ReadingConfig(question_tokens=32, chunk_tokens=100, memory_tokens=12, answer_tokens=12)
 QUESTION = "What is a class?"
 TEXT = topics["class"]
@@ -25,7 +26,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def model(folder):
-    model = ChatTransformers(model=folder, logprobs=True, temperature=1.0, top_p=0.95)
+    model = engine.ChatTransformers(model=folder, logprobs=True, temperature=1.0, top_p=0.95)
     yield model
     model.close()
 
@@ -72,7 +73,7 @@ async def test_rollouts_at_once_are_each_recorded_whole_and_apart(model, tmp_pat
 
 
 def test_the_fingerprint_is_that_of_the_vocabulary_with_any_tokenizer_class(model, folder):
-    own = AutoTokenizer.from_pretrained(folder)
+    own = transformers.AutoTokenizer.from_pretrained(folder)
 
     assert fingerprint(model.tokenizer) == fingerprint(own) == fingerprint(own.backend_tokenizer)
 

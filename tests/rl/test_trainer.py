@@ -2,22 +2,25 @@
 
 import copy
 import math
+from importlib.util import find_spec
 
 import pytest
-
-pytest.importorskip("torch")
-
-import torch
-from accelerate.state import AcceleratorState
+from lazy_module import LazyModule
 from rl.rollouts import rollout, some_rollouts
 from tiny_model import tiny_model
-from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from memagent_graph.errors import ConfigurationError, TraceError
 from memagent_graph.rl.grpo import Baseline, TrainingRow
 from memagent_graph.rl.settings import GRPOSettings
 from memagent_graph.rl.traces import fingerprint
-from memagent_graph.rl.trainer import MultiConversationGRPOTrainer, collate, pack, score
+
+torch, transformers = LazyModule("torch"), LazyModule("transformers")
+accelerate, trainers = LazyModule("accelerate.state"), LazyModule("memagent_graph.rl.trainer")
+pytestmark = pytest.mark.skipif(not find_spec("torch"), reason="No PyTorch")
+
+
+def new_trainer(model, tokenizer, settings):
+    return trainers.MultiConversationGRPOTrainer(model, tokenizer, settings)
 
 
 @pytest.fixture(scope="module")
@@ -27,12 +30,12 @@ def folder(tmp_path_factory):
 
 @pytest.fixture
 def model(folder):
-    return AutoModelForCausalLM.from_pretrained(folder, dtype="float32")
+    return transformers.AutoModelForCausalLM.from_pretrained(folder, dtype="float32")
 
 
 @pytest.fixture(scope="module")
 def tokenizer(folder):
-    return AutoTokenizer.from_pretrained(folder)
+    return transformers.AutoTokenizer.from_pretrained(folder)
 
 
 def reference_logprobs(model, one):
@@ -97,13 +100,13 @@ def test_loss_and_gradient_are_those_of_each_conversation_alone(model, tokenizer
     rollouts = some_rollouts(tokenizer, seed=longest, longest=longest)
     frozen, before = copy.deepcopy(model), copy.deepcopy(model)
     trained = shaken(model, 0.02, seed=1)
-    trainer = MultiConversationGRPOTrainer(copy.deepcopy(model), tokenizer, settings)
+    trainer = new_trainer(copy.deepcopy(model), tokenizer, settings)
     trainer.model.load_state_dict(trained.state_dict())  # the reference stays what it was
     # A step that begins with one policy and is now at another, as after a first update.
     rows, _ = rows_of(rollouts, tokenizer, settings)
     batches = trainer._batches(rows)
     with torch.no_grad():
-        old = [score(before, batch)[0] for batch in batches]
+        old = [trainers.score(before, batch)[0] for batch in batches]
     gradients = {}
     trainer._optimizer.step = lambda: gradients.update(
         {name: weight.grad.clone() for name, weight in trainer.model.named_parameters()}
@@ -134,13 +137,13 @@ def rows_of(rollouts, tokenizer, settings):
 def test_the_first_of_several_updates_is_on_policy_and_later_ones_are_clipped(model, tokenizer):
     rollouts = some_rollouts(tokenizer, seed=3)
     settings = GRPOSettings(learning_rate=0.05, updates=3, warmup_steps=0, clip_high=0.01)
-    trainer = MultiConversationGRPOTrainer(model, tokenizer, settings)
+    trainer = new_trainer(model, tokenizer, settings)
 
     metrics = trainer.step(rollouts)
 
     assert trainer.version == 3
     assert 0 < metrics["clip_fraction"] < 1
-    one = MultiConversationGRPOTrainer(model, tokenizer, GRPOSettings(warmup_steps=0, updates=1))
+    one = new_trainer(model, tokenizer, GRPOSettings(warmup_steps=0, updates=1))
     assert one.step(rollouts)["clip_fraction"] == 0
 
 
@@ -150,14 +153,14 @@ def test_probability_moves_towards_the_better_rollout(model, tokenizer):
     good = rollout("a", "g", 1.0, [(prompt, (20, 21), (-5.0, -5.0))], vocabulary)
     bad = rollout("b", "g", 0.0, [(prompt, (30, 31), (-5.0, -5.0))], vocabulary)
     settings = GRPOSettings(learning_rate=1e-3, warmup_steps=0, updates=1)
-    trainer = MultiConversationGRPOTrainer(model, tokenizer, settings)
+    trainer = new_trainer(model, tokenizer, settings)
 
     def likelihoods():
         rows = [
             TrainingRow(prompt, (20, 21), (0.0, 0.0), 1.0),
             TrainingRow(prompt, (30, 31), (0.0, 0.0), 1.0),
         ]
-        return score(trainer.model, collate(rows))[0].view(2, 2).sum(-1).tolist()
+        return trainers.score(trainer.model, trainers.collate(rows))[0].view(2, 2).sum(-1).tolist()
 
     before = likelihoods()
     for _ in range(5):
@@ -171,7 +174,7 @@ def test_probability_moves_towards_the_better_rollout(model, tokenizer):
 def test_groups_without_spread_train_nothing_and_are_counted(model, tokenizer):
     before = copy.deepcopy(model.state_dict())
     rollouts = [one for one in some_rollouts(tokenizer, seed=5) if one.group == "g0"]
-    trainer = MultiConversationGRPOTrainer(model, tokenizer, GRPOSettings(kl_weight=0))
+    trainer = new_trainer(model, tokenizer, GRPOSettings(kl_weight=0))
 
     metrics = trainer.step(rollouts)
 
@@ -185,7 +188,7 @@ def test_groups_without_spread_train_nothing_and_are_counted(model, tokenizer):
 def test_rollouts_that_cannot_be_trained_on_are_refused(model, tokenizer):
     vocabulary = fingerprint(tokenizer)
     short, long = ((1,), (2,), (-1.0,)), ((1,) * 99, (2,), (-1.0,))
-    trainer = MultiConversationGRPOTrainer(model, tokenizer, GRPOSettings(token_budget=64))
+    trainer = new_trainer(model, tokenizer, GRPOSettings(token_budget=64))
     for rollouts, message in (
         ([], "at least one"),
         ([rollout("r", "g", None, [short], vocabulary)], "no reward"),
@@ -202,7 +205,7 @@ def test_a_lone_rollout_is_measured_against_those_before_it(model, tokenizer):
     def lone(name, reward):
         return rollout(name, name, reward, [((5, 6), (20, 21), (-5.0, -5.0))], vocabulary)
 
-    trainer = MultiConversationGRPOTrainer(model, tokenizer, GRPOSettings(kl_weight=0))
+    trainer = new_trainer(model, tokenizer, GRPOSettings(kl_weight=0))
 
     assert trainer.step([lone("a", 0.5), lone("b", 0.5)])["tokens"] == 0
     assert trainer.step([lone("c", 1.0)])["loss"] < 0
@@ -214,14 +217,14 @@ def test_a_lone_rollout_is_measured_against_those_before_it(model, tokenizer):
 def test_training_goes_on_bit_by_bit_from_a_checkpoint(model, tokenizer, tmp_path, lora_rank):
     settings = GRPOSettings(learning_rate=1e-3, updates=2, warmup_steps=3, lora_rank=lora_rank)
     steps = [some_rollouts(tokenizer, seed=seed) for seed in range(4)]
-    straight = MultiConversationGRPOTrainer(copy.deepcopy(model), tokenizer, settings)
+    straight = new_trainer(copy.deepcopy(model), tokenizer, settings)
     expected = [straight.step(rollouts) for rollouts in steps]
-    first = MultiConversationGRPOTrainer(copy.deepcopy(model), tokenizer, settings)
+    first = new_trainer(copy.deepcopy(model), tokenizer, settings)
     for rollouts in steps[:2]:
         first.step(rollouts)
     first.save(tmp_path)
 
-    second = MultiConversationGRPOTrainer(copy.deepcopy(model), tokenizer, settings)
+    second = new_trainer(copy.deepcopy(model), tokenizer, settings)
     second.restore(tmp_path)
     found = [second.step(rollouts) for rollouts in steps[2:]]
 
@@ -235,21 +238,21 @@ def test_training_goes_on_bit_by_bit_from_a_checkpoint(model, tokenizer, tmp_pat
 def test_a_launch_that_would_shard_the_model_is_refused(model, tokenizer, monkeypatch, name):
     monkeypatch.setenv(f"ACCELERATE_USE_{name}", "true")
     with pytest.raises(ConfigurationError, match="memagent-agent-lightning"):
-        MultiConversationGRPOTrainer(model, tokenizer, GRPOSettings())
+        new_trainer(model, tokenizer, GRPOSettings())
 
 
 @pytest.fixture
 def fresh_accelerate():
     """Precision is the process's: no other test is to have chosen it, nor to inherit it."""
-    AcceleratorState._reset_state(reset_partial_state=True)
+    accelerate.AcceleratorState._reset_state(reset_partial_state=True)
     yield
-    AcceleratorState._reset_state(reset_partial_state=True)
+    accelerate.AcceleratorState._reset_state(reset_partial_state=True)
 
 
 @pytest.mark.usefixtures("fresh_accelerate")
 def test_the_reference_rounds_as_the_policy_does(model, tokenizer):
     settings = GRPOSettings(mixed_precision="bf16", updates=1, learning_rate=1e-12)
-    trainer = MultiConversationGRPOTrainer(model, tokenizer, settings)
+    trainer = new_trainer(model, tokenizer, settings)
 
     assert trainer.step(some_rollouts(tokenizer, seed=4))["kl"] == 0
 
@@ -264,7 +267,7 @@ def test_completions_that_were_cut_off_teach_nothing_if_so_chosen(model, tokeniz
 
     def tokens(*, mask):
         settings = GRPOSettings(mask_overlong=mask, kl_weight=0, updates=1)
-        return MultiConversationGRPOTrainer(model, tokenizer, settings).step(found)["tokens"]
+        return new_trainer(model, tokenizer, settings).step(found)["tokens"]
 
     assert (tokens(mask=False), tokens(mask=True)) == (4, 2)
 
@@ -275,7 +278,7 @@ def test_adapters_train_and_are_merged_into_the_weights(model, tokenizer, tmp_pa
         learning_rate=1e-2, lora_rank=4, warmup_steps=0, kl_weight=0.1, updates=1
     )
     names = set(model.state_dict())
-    trainer = MultiConversationGRPOTrainer(model, tokenizer, settings)
+    trainer = new_trainer(model, tokenizer, settings)
     rollouts = some_rollouts(tokenizer, seed=6)
 
     first = trainer.step(rollouts)
@@ -285,7 +288,7 @@ def test_adapters_train_and_are_merged_into_the_weights(model, tokenizer, tmp_pa
     assert first["kl"] == pytest.approx(0, abs=1e-6)
     assert second["kl"] > 1e-4
     assert set(trainer.weights()) == names
-    loaded = AutoModelForCausalLM.from_pretrained(tmp_path)
+    loaded = transformers.AutoModelForCausalLM.from_pretrained(tmp_path)
     for name, weight in loaded.state_dict().items():
         assert torch.equal(weight, trainer.weights()[name])
 
@@ -293,7 +296,7 @@ def test_adapters_train_and_are_merged_into_the_weights(model, tokenizer, tmp_pa
 def test_checkpointed_activations_give_the_same_gradient(model, tokenizer):
     rollouts = some_rollouts(tokenizer, seed=7)
     norms = [
-        MultiConversationGRPOTrainer(
+        new_trainer(
             copy.deepcopy(model),
             tokenizer,
             GRPOSettings(gradient_checkpointing=checkpointing, updates=1),
@@ -305,7 +308,7 @@ def test_checkpointed_activations_give_the_same_gradient(model, tokenizer):
 
 def test_batches_keep_to_budget_and_padding_and_lose_no_row(tokenizer):
     rows, _ = rows_of(some_rollouts(tokenizer, seed=8, groups=9), tokenizer, GRPOSettings())
-    batches = [*pack(rows, token_budget=200)]
+    batches = [*trainers.pack(rows, token_budget=200)]
     assert sorted(map(id, rows)) == sorted(id(row) for batch in batches for row in batch)
     for batch in batches:
         size = len(batch) * max(map(len, batch))
@@ -316,6 +319,6 @@ def test_batches_keep_to_budget_and_padding_and_lose_no_row(tokenizer):
 def test_conversations_sampled_at_another_temperature_are_warned_of(model, tokenizer):
     vocabulary, part = fingerprint(tokenizer), ((1,), (2,), (-1.0,))
     cool = rollout("r", "g", 1.0, [part], vocabulary, sampling={"temperature": 0.5})
-    trainer = MultiConversationGRPOTrainer(model, tokenizer, GRPOSettings())
+    trainer = new_trainer(model, tokenizer, GRPOSettings())
     with pytest.warns(UserWarning, match="temperature"):
         trainer.step([cool])

@@ -2,26 +2,21 @@
 
 import asyncio
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-
-pytest.importorskip("torch")
-
-import torch
 import yaml
 from langchain_core.messages import HumanMessage
+from lazy_module import LazyModule
 from paragraphs import natural
 from rl.training_child import lines, question, reward, settings
-from safetensors.torch import load_file
 from servers.warm_python import PIPE, TRAINING, warm_python
-from transformers import AutoTokenizer
 from typer.testing import CliRunner
 
 from memagent_graph.cli.app import app
 from memagent_graph.config import ReadingConfig
 from memagent_graph.errors import ConfigurationError, TraceError
-from memagent_graph.models.transformers import ChatTransformers
 from memagent_graph.rl.rollouts import RolloutRunner, make_engine
 from memagent_graph.rl.settings import TrainingSettings
 from memagent_graph.rl.traces import End, JSONLinesSink
@@ -29,15 +24,19 @@ from memagent_graph.rl.training import Training
 
 CHILD = Path(__file__).with_name("training_child.py")
 
-pytestmark = pytest.mark.slow
+torch, safetensors, transformers = map(LazyModule, ("torch", "safetensors.torch", "transformers"))
+local = LazyModule("memagent_graph.models.transformers")
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(not find_spec("torch"), reason="No PyTorch")]
 
 
 def collecting(folder, **options):
     """A runner of rollouts with the policy as it is, short as those of `settings`."""
-    model = ChatTransformers(model=str(folder), dtype="float32", temperature=1.0, logprobs=True)
+    model = local.ChatTransformers(
+        model=str(folder), dtype="float32", temperature=1.0, logprobs=True
+    )
     budgets = ReadingConfig(chunk_tokens=120, memory_tokens=5, answer_tokens=5)
     given = {"config": budgets, "reward": reward, **options}
-    return RolloutRunner(model, AutoTokenizer.from_pretrained(folder), **given)
+    return RolloutRunner(model, transformers.AutoTokenizer.from_pretrained(folder), **given)
 
 
 def trained(folder, out, report=lambda _: None, **fields):
@@ -60,7 +59,7 @@ def test_a_killed_run_goes_on_bit_by_bit(folder, tmp_path):
 
     assert lines(tmp_path / "killed") == lines(tmp_path / "straight")
     weights = [
-        load_file(tmp_path / name / "model" / "model.safetensors")
+        safetensors.load_file(tmp_path / name / "model" / "model.safetensors")
         for name in ("straight", "killed")
     ]
     for name, weight in weights[0].items():
@@ -90,7 +89,7 @@ def test_the_engine_reads_with_the_weights_that_were_trained_until_the_run_ends(
 
     before, heard = says(engine), []
     training = trained(folder, tmp_path, lambda _: heard.append(says(engine)), iterations=2)
-    saved = ChatTransformers(model=str(tmp_path / "model"), dtype="float32")
+    saved = local.ChatTransformers(model=str(tmp_path / "model"), dtype="float32")
 
     assert training.trainer.version == 4
     assert heard[-1] == says(saved) != before
@@ -113,7 +112,7 @@ def test_the_same_seed_brings_the_same_rollouts_whatever_runs_beside(folder):
 
 
 def test_an_empty_reply_is_recorded_and_costs_the_reward(folder, monkeypatch):
-    original = ChatTransformers._agenerate
+    original = local.ChatTransformers._agenerate
 
     async def silent_at_first(self, messages, *args, **options):
         result = await original(self, messages, *args, **options)
@@ -121,7 +120,7 @@ def test_an_empty_reply_is_recorded_and_costs_the_reward(folder, monkeypatch):
             result.generations[0].message.content = ""
         return result
 
-    monkeypatch.setattr(ChatTransformers, "_agenerate", silent_at_first)
+    monkeypatch.setattr(local.ChatTransformers, "_agenerate", silent_at_first)
     runner = collecting(folder, reward=lambda answer, _: 1.0 if answer else -1.0)
     found = asyncio.run(runner.collect([question(0)], times=2))
 
@@ -163,7 +162,7 @@ def test_recorded_rollouts_are_trained_on_without_generating(folder, tmp_path, m
     sink.close()
     with traces.open("a") as file:
         file.write('{"kind": "conversation", "torn')
-    monkeypatch.setattr(ChatTransformers, "_agenerate", None)
+    monkeypatch.setattr(local.ChatTransformers, "_agenerate", None)
     told = []
 
     training = trained(

@@ -25,7 +25,7 @@ from bombs import (
     write_pdf,
     write_xlsx,
 )
-from documents import write_pages, write_sheets
+from documents import write_pages, write_scan, write_sheets
 
 pytest.importorskip("openpyxl")
 pytest.importorskip("pypdfium2")
@@ -45,8 +45,8 @@ from memagent_graph.errors import UnreadableSourceError
 from memagent_graph.text.files import open_source
 from memagent_graph.text.formats import convert
 from memagent_graph.text.mail import read_outlook_storage
-from memagent_graph.text.notation import in_style
-from memagent_graph.text.sheets import show
+from memagent_graph.text.notation import in_style, show_value
+from memagent_graph.text.source import skips_of
 
 OUTSIDE = ' TargetMode="External"'
 MATH = "http://schemas.openxmlformats.org/officeDocument/2006/math"
@@ -106,6 +106,9 @@ def of(style):
 
 
 START = '<w:startOverride w:val="5"/>'
+
+
+GREEK = '<w:rFonts w:ascii="Symbol"/>'
 
 
 def run(text, settings=""):
@@ -271,8 +274,9 @@ class TestWord:
             '<w:sym w:font="Wingdings" w:char="F0FE"/><w:sym w:font="Wingdings 2" w:char="F0A3"/>'
         )
         body += '<w:r><w:rPr><w:rFonts w:ascii="Wingdings"/></w:rPr><w:t>\xfc</w:t></w:r>'
+        body += '<w:sym w:font="Symbol" w:char="F06D"/>' + run("\uf0b1m\u03b1", GREEK)
 
-        assert read(write_docx(tmp_path / "a.docx", f"<w:p>{body}</w:p>")).text == "☒☐b☑☐✓"
+        assert read(write_docx(tmp_path / "a.docx", f"<w:p>{body}</w:p>")).text == "☒☐b☑☐✓μ±μα"
 
     def test_links_have_their_addresses(self, tmp_path):
         def field(kind):
@@ -362,6 +366,27 @@ class TestWord:
         text = read(write_docx(tmp_path / "a.docx", body)).text
 
         assert text == "| a | b |\n| --- | --- |\n|  | 1 |\n\nP(1|2)1^2√1, 1¦2 1/2[1 2]"
+
+    @pytest.mark.parametrize(
+        ("name", "settings", "parts", "text"),
+        [
+            ("acc", "", "x", "x\u0302"),
+            ("acc", '<m:chr m:val="\u20d7"/>', "AB", "(AB)\u20d7"),
+            ("bar", '<m:pos m:val="top"/>', "x", "x\u0305"),
+            ("groupChr", "", "a+b", "(a+b)\u23df"),
+            ("nary", '<m:chr m:val="∑"/>', {"sub": "i", "e": "5"}, "∑_i 5"),
+            ("borderBox", "<m:strikeH/>", "7", "~~7~~"),
+            ("phant", '<m:show m:val="0"/>', "7", ""),
+            ("rad", "", {"deg": "3", "e": "8"}, "∛8"),
+        ],
+    )
+    def test_the_signs_around_a_formula_are_read(self, tmp_path, name, settings, parts, text):
+        of = parts if isinstance(parts, dict) else {"e": parts}
+        inner = "".join(f"<m:{key}><m:t>{said}</m:t></m:{key}>" for key, said in of.items())
+        whole = f"<m:{name}><m:{name}Pr>{settings}</m:{name}Pr>{inner}</m:{name}>"
+        body = f'<w:p><m:oMath xmlns:m="{MATH}">{whole}</m:oMath></w:p>'
+
+        assert read(write_docx(tmp_path / "a.docx", body)).text == text
 
 
 PARTS_OF = (
@@ -510,9 +535,10 @@ def test_a_chart_has_categories_within_categories_and_days(tmp_path):
     levels = (points((0, "Kiel"), (1, "Husum"), (2, "Bonn")), points((0, "North"), (2, "South")))
     nested = "".join(f"<c:lvl>{level}</c:lvl>" for level in levels)
     days = f"<c:formatCode>yyyy\\-mm\\-dd</c:formatCode>{points((0, '45292.0'))}"
+    share = f"<c:formatCode>0%</c:formatCode>{points((0, 0.25))}"
     series = (
         f"<c:ser><c:cat>{nested}</c:cat><c:val>{points((0, 1), (1, 2), (2, 3))}</c:val></c:ser>"
-        f"<c:ser><c:cat>{days}</c:cat><c:val>{points((0, 4))}</c:val></c:ser>"
+        f"<c:ser><c:cat>{days}</c:cat><c:val>{share}</c:val></c:ser>"
     )
     parts = [("c.xml", f'<c:chartSpace xmlns:c="c">{series}</c:chartSpace>')]
     frame = '<p:graphicFrame><c:chart xmlns:c="c" r:id="r0"/></p:graphicFrame>'
@@ -520,7 +546,7 @@ def test_a_chart_has_categories_within_categories_and_days(tmp_path):
     text = read(write_slides(tmp_path / "a.pptx", frame, [("chart", "c.xml")], parts)).text
 
     assert re.sub("[| -]+", " ", text.split("\n\n")[1]).split("\n") == [
-        *(" Kiel Husum Bonn ", " ", " North South ", " 1 2 3 ", " 2024 01 01 ", " 4 "),
+        *(" Kiel Husum Bonn ", " ", " North South ", " 1 2 3 ", " 2024 01 01 ", " 25% "),
     ]
 
 
@@ -568,7 +594,7 @@ class TestSheets:
         ],
     )
     def test_a_value_is_shown_by_its_format(self, value, number_format, shown):
-        assert show(value, number_format) == shown
+        assert show_value(value, number_format) == shown
 
     def test_cells_comments_and_formulas_are_as_they_are_shown(self, tmp_path):
         book = Workbook()
@@ -715,6 +741,7 @@ class TestPdf:
         canvas.drawString(72, 700, "Application")
         place = {"x": 72, "y": 640, "width": 99, "height": 20}
         canvas.acroForm.textfield(name="tenant", value="Ilse Varga", **place)
+        canvas.acroForm.textfield(name="town", value="Kiel", **place | {"x": 200})
         canvas.acroForm.checkbox(name="agreed", checked=True, x=72, y=600)
         canvas.save()
 
@@ -722,6 +749,14 @@ class TestPdf:
 
         assert "tenant: Ilse Varga" in text
         assert "agreed: Yes" in text
+        assert text.count("Ilse") == text.count("Kiel") == 1
+
+    def test_a_scanned_page_that_is_not_read_is_counted(self, tmp_path, monkeypatch):
+        monkeypatch.setattr("memagent_graph.text.ocr.has_ocr", bool)
+        scan = write_scan(tmp_path / "a.pdf", [[(72, 700, "Ann signed.")]])
+
+        assert read(scan).lost == 1
+        assert read(write_pages(tmp_path / "blank.pdf", [[]])).lost == 0
 
     @pytest.mark.parametrize(
         ("drawn", "text"),
@@ -731,6 +766,7 @@ class TestPdf:
             ("(5 m) Tj {}(2) Tj {}( of 7 m) Tj {}(2) Tj", "5 m^2 of 7 m^2"),
             ("(10) Tj {}(-6) Tj {}(kg) Tj", "10^-6kg"),
             ("(10) Tj {}(n+1) Tj {}( lamps) Tj", "10^(n+1) lamps"),
+            ("(4) Tj 0 -16 Td (7) Tj 0 -16 Td (9) Tj", "4\n7\n9"),
         ],
     )
     def test_raised_figures_stay_apart_from_the_number_before_them(self, tmp_path, drawn, text):
@@ -842,6 +878,7 @@ def test_lists_and_headings_of_an_opendocument_have_the_numbers_that_are_shown(t
         '<style:style style:name="Bare" style:list-style-name=""/>'
     )
     of = 'text:style-name="L"'
+    numbered = f"<text:numbered-paragraph {of} {{}}><text:p>{{}}</text:p></text:numbered-paragraph>"
     body = (
         '<text:h text:outline-level="1">Lease</text:h>'
         + list_of(item("a", list_of(item("b"), item("c"))), item("d", "more"), more=of)
@@ -851,13 +888,15 @@ def test_lists_and_headings_of_an_opendocument_have_the_numbers_that_are_shown(t
         + list_of(item('<text:p text:style-name="P">j</text:p>'))
         + '<text:h text:style-name="Bare">Preface</text:h>'
         + '<text:h text:restart-numbering="true" text:start-value="5">Dues</text:h>'
+        + numbered.format("", "k")
+        + numbered.format('text:level="2"', "l")
     )
 
     text = read(write_opendocument(tmp_path / "a.odt", body, styles)).text
 
     assert text.split("\n\n") == [
         *("# I Lease", "3. a", "3.a. b", "3.b. c", "4. d", "more", "5. e"),
-        *("3. f", "9. g", "10. h", "- i", "Art. 1: j", "# Preface", "# V Dues"),
+        *("3. f", "9. g", "10. h", "- i", "Art. 1: j", "# Preface", "# V Dues", "11. k", "11.a. l"),
     ]
 
 
@@ -876,6 +915,7 @@ def test_levels_ruby_and_notes_of_an_opendocument_are_as_they_are_shown(tmp_path
         + text_style("Child", "", 'style:parent-style-name="Up"')
         + text_style("Flat", 'style:text-position="0% 100%"')
         + text_style("Line", 'style:text-line-through-style="solid"')
+        + text_style("Greek", 'style:font-name="Symbol"')
         + text_style("Struck", "", 'style:parent-style-name="Line"')
         + '<text:list-style style:name="L"><text:list-level-style-number text:level="1" '
         'style:num-format="A"/></text:list-style>'
@@ -885,7 +925,7 @@ def test_levels_ruby_and_notes_of_an_opendocument_are_as_they_are_shown(tmp_path
     formula = '<table:table-cell table:formula="of:=[.A1]*2"/>'
     body = (
         f"<text:p>10{span('Up', '6')}, 10{span('Child', '7')}, 1{span('Flat', '2')}, "
-        f"{span('Struck', '900')}950, <text:ruby>{said}</text:ruby></text:p>"
+        f"{span('Struck', '900')}950, {span('Greek', 'm')}g, <text:ruby>{said}</text:ruby></text:p>"
         + list_of(item("a", more='text:start-value="28"'), more='text:style-name="L"')
         + f"<table:table><table:table-row><table:table-cell>{note}</table:table-cell>{formula}"
         "</table:table-row></table:table>"
@@ -894,7 +934,7 @@ def test_levels_ruby_and_notes_of_an_opendocument_are_as_they_are_shown(tmp_path
     text = read(write_opendocument(tmp_path / "a.odt", body, styles)).text
 
     assert text.split("\n\n") == [
-        *("10^6, 10^7, 12, ~~900~~950, 漢(kan)", "AB a"),
+        *("10^6, 10^7, 12, ~~900~~950, μg, 漢(kan)", "AB a"),
         "| [per month] 900 | =[.A1]*2 |\n| --- | --- |",
     ]
 
@@ -930,6 +970,25 @@ def test_hidden_sheets_rows_and_slides_of_an_opendocument_are_read_and_named(tmp
     assert slides == "<!-- Slide number: 1 (hidden) -->\n\nOdo"
 
 
+def test_fields_of_forms_of_an_opendocument_have_their_values(tmp_path):
+    option = '<form:option form:label="{}" form:current-selected="{}"/>'
+    options = option.format("Kiel", "false"), option.format("Bonn", "true")
+    fields = (
+        '<form:text {} form:value="Bo" form:current-value="Ilse 7"/>',
+        '<form:checkbox {} form:label="Smoker" form:current-state="checked" form:value="x"/>',
+        '<form:radio {} form:label="Pets"/>',
+        f"<form:listbox {{}}>{''.join(options)}</form:listbox>",
+        "<form:textarea {}><text:p>Late</text:p></form:textarea>",
+    )
+    named = "".join(field.format(f'form:id="{at}"') for at, field in enumerate(fields))
+    drawn = "".join(f'<draw:control draw:control="{at}"/> ' for at in range(len(fields)))
+    forms = f'<office:forms xmlns:form="f">{named}</office:forms>'
+
+    found = read(write_opendocument(tmp_path / "a.odt", f"{forms}<text:p>{drawn}</text:p>", ""))
+
+    assert (found.text, found.lost) == ("Ilse 7 \u2612 Smoker \u2610 Pets Bonn Late", 0)
+
+
 def test_a_chart_of_an_opendocument_has_its_values(tmp_path):
     cell = "<table:table-cell><text:p>{}</text:p></table:table-cell>"
     row = f"<table:table-row>{cell.format('Kiel')}{cell.format(5)}</table:table-row>"
@@ -943,6 +1002,11 @@ def test_a_chart_of_an_opendocument_has_its_values(tmp_path):
     assert found.warnings == ()
 
 
+HIDDEN = " <i aria-hidden=true>{}</i>"
+KATEX = (
+    "<p><b><math><semantics><mi>E</mi><mo>=</mo><mfrac><mn>1</mn><mn>12</mn></mfrac></semantics>"
+    "</math></b><b aria-hidden='true'><i>E</i>=<i><i>12</i><i></i><i>1</i></i></b></p>"
+)
 RULES = "<style>/* x */ .up { vertical-align: super } ol.r, p { list-style: upper-roman }</style>"
 COUNTED = (
     "<style>@charset 'x'; h2{counter-increment:c;counter-reset:d} h3{counter-increment:d}"
@@ -958,6 +1022,19 @@ SCRIPTS = "<none/><mn>1</mn><mprescripts/><mn>6</mn><mn>14</mn></mmultiscripts>"
 @pytest.mark.parametrize(
     ("page", "text"),
     [
+        (KATEX, "E=1/12"),
+        ("5 <i style='font-family:Symbol, serif'>m</i>g <font face=symbol>b</font>", "5 μg β"),
+        ("<svg><text>47<tspan x=1>11</tspan></text><text>9</text></svg>", "47 11   9"),
+        ("<table><tfoot><tr><td>Sum<tbody><tr><td>9</table>", "| 9 |\n| --- |\n| Sum |"),
+        ("<select><option label='C 3' selected></select>", "☒ C 3"),
+        ("<i role=img aria-label='4 of 5'></i>", "[picture: 4 of 5]"),
+        (f"<b>12 of 9</b>{HIDDEN.format('9, 12')}{HIDDEN.format('9, 9')}", "12 of 9  9, 9"),
+        ("<ul style='list-style: \"Art. \" inside'><li>x</ul>", "Art. x"),
+        ("<ol style='list-style-type:upper-roman;list-style:lower-alpha'><li>x</ol>", "a. x"),
+        ("<ol style='list-style:url(decimal.png)'><li>x</ol>", "- x"),
+        ("<math><mover><mi>x</mi><mo>→</mo></mover>, <mphantom>7</mphantom></math>", "x\u20d7,"),
+        ("<math><munderover><mo>∑</mo><mn>1</mn><mn>9</mn></munderover>i</math>", "∑_1^9 i"),
+        ("<math><menclose notation='horizontalstrike'>7</menclose></math>", "~~7~~"),
         (f"{RULES}10<b class=up>6</b><ol class=r><li>a<li>b</ol>", "10^6\n\nI. a\nII. b"),
         ("<ul style='list-style-type:decimal'><li>a</ul>", "1. a"),
         ("<ol style='list-style:none'><li>4.a) Rent</ol>", "- 4.a) Rent"),
@@ -967,7 +1044,7 @@ SCRIPTS = "<none/><mn>1</mn><mprescripts/><mn>6</mn><mn>14</mn></mmultiscripts>"
         ),
         ("<style>li::marker{content:'Art. ' counter(list-item) ' '}</style><ol><li>a", "Art. 1 a"),
         (f"{APART}<i class=c>3</i><i class=c>4</i>", "1\n\n2\n\n 3  4"),
-        ("<p style='display:flex'><b>1</b><b>2</b></p><object>3</object>", "1  2\n\n3"),
+        ("<p style='display:flex'><b>1</b><b>2</b></p><object>3</object>", "1  2\n\n 3"),
         (
             "10<i style='vertical-align:4px'>6</i>, 1<i style='vertical-align:-30%'>2</i>",
             "10^6, 1_2",
@@ -1065,13 +1142,19 @@ def test_a_book_is_read_with_its_style_sheet_and_with_pages_that_its_order_leave
     for name in ("a.html", "b.html", "toc.html"):
         more = 'properties="nav"' if name == "toc.html" else ""
         spine += f'<item id="{name}" href="{name}" media-type="text/html" {more}/>'
-    parts = {"o/a.html": linked, "o/b.html": "<p>Note</p>", "o/a.css": ".up{vertical-align:super}"}
+    parts = {"o/a.html": linked, "o/b.html": "<p>Note</p>", "o/a.css": "@import url('b.css');"}
+    parts["o/b.css"] = "@import 'a.css'; .up{vertical-align:super}"
     with ZipFile(book) as archive:
         container = archive.read("META-INF/container.xml")
+    spine += '<item id="n" href="n.bin" media-type="image/x"/>'
+    spine = spine.replace("<spine/>", '<spine><itemref idref="n"/></spine>')
     package = f"<package>{spine}</manifest></package>"
+    parts["o/n.bin"] = "\0"
     write_archive(book, {"META-INF/container.xml": container, "o/a.opf": package, **parts})
 
-    assert read(book).text == "10^6\n\nNote"
+    found = read(book)
+    assert found.text == "10^6\n\nNote"
+    assert (found.lost, found.warnings) == (1 / 3, ["n.bin was not read."])
 
 
 def test_a_chapter_that_is_broken_is_named_and_the_others_are_read(tmp_path):
@@ -1155,6 +1238,15 @@ class TestMail:
         assert found.warnings[0].startswith("attachment lease.docx was not read: ")
         assert found.lost == 1 / 2
 
+    def test_what_is_cut_off_or_in_a_mailbox_is_counted_too(self):
+        cut = "Subject: x\nContent-Transfer-Encoding: base64\n\nQ29kZSA0NzExI"
+
+        found = convert(f"From a@b.c\n{cut}\n\nFrom a@b.c\nSubject: y\n\nOdo".encode(), ".mbox")
+
+        assert found.text == "Subject: x\n\nCode 4711\n\n-----\n\nSubject: y\n\nOdo"
+        assert found.warnings == ["attachment text is cut off."]
+        assert found.lost == 1 / 4
+
     @given(mails)
     def test_each_word_of_each_part_is_read_in_order(self, parts):
         words = []
@@ -1227,6 +1319,14 @@ class TestMail:
             "From: Eve\nTo: Анна Иванова <x@y.z>\nCc: Bo <x@y.z>\nSubject: Аренда и договор\n\n"
             f"Смотри ниже.\n\n## Attachment: Письмо\n\nFrom: Zoë <z@y.z>\nCc: Cy <c@y.z>\n\n{body}"
         )
+
+    def test_a_message_of_outlook_whose_text_is_packed_is_counted(self):
+        packed = Stream("__substg1.0_10090102", b"LZFu")
+
+        found = read_outlook_storage(Storage("", (packed,), ()))
+
+        assert found.warnings == ("attachment text is packed RTF, and was not read.",)
+        assert found.lost == 1 / 2
 
 
 NUMBERS = st.integers(-(10**9), 10**9).map(str)
@@ -1404,6 +1504,8 @@ def test_a_notebook_has_texts_code_and_results(tmp_path):
                 {"text": ["1\n"]},
                 {"data": {"text/plain": "plot", "image/png": "x"}},
                 {"ename": "OSError", "evalue": "no tide", "traceback": []},
+                {"data": {"text/plain": "<HTML object>", "text/html": "<p>Total <b>7</b>"}},
+                {"data": {"application/json": {"a": 8}}},
             ],
         },
     ]
@@ -1412,10 +1514,12 @@ def test_a_notebook_has_texts_code_and_results(tmp_path):
     found = read(tmp_path / "a.ipynb")
 
     printed = "".join(f"\n\n```\n{line}\n```" for line in ("print(1)", "1", "plot", "no tide"))
-    assert found.text == f"# Tides\nof May{printed}"
-    assert found.warnings == ("did not read 1 picture.",)
+    assert found.text == f"# Tides\nof May{printed}\n\nTotal 7"
+    assert found.warnings == ("did not read 1 picture and 1 embedded object.",)
+    assert found.lost > 0
 
 
+DECLARED = '<?xml version="1.0" encoding="windows-1251"?><p>Код 4711</p>'
 FLAT = '<d xmlns:o="o" xmlns:t="t" xmlns:table="a" xmlns:x="x"><o:body>{}</o:body></d>'
 TEXT = (
     '<t:h t:outline-level="2">Lease</t:h><t:p>Ann<t:s t:c="2"/>signed<t:note><t:p>in May</t:p>'
@@ -1501,7 +1605,7 @@ PARTS = "Content-Type: multipart/{}; boundary=x\n\n--x\n{}\n--x--"
         ("c.html", FORM, "☒  Smoker  ☐  Pets\n\nKiel\n\n☒ Husum"),
         ("a.xhtml", '<?xml version="1.0"?><p>Ann<br><![x y]><![if z]>Bo & Co', "Ann\nBo & Co"),
         ("d.html", LINKS, "[rent](http://a.org/rent) a.org"),
-        ("e.html", STACKED, "3^4, 2^5 6, 5¦2, C_1^2,  1  2"),
+        ("e.html", STACKED, "3^4, 2^5 6, 5¦2, C_1^2, [1 2]"),
         ("a.mht", SAVED_PAGE, "Subject: Tides\n\nOdo"),
         (
             "a.mbox",
@@ -1545,6 +1649,11 @@ PARTS = "Content-Type: multipart/{}; boundary=x\n\n--x\n{}\n--x--"
             "## Attachment: a.txt\n\nOdo",
         ),
         (
+            "t.eml",
+            f"{PARTS.format('mixed', '')[:-10]}Due\n--x\n\nOdo\n--x--\nCode 7",
+            "Due\n\nOdo\n\nCode 7",
+        ),
+        (
             "d.eml",
             PARTS.format("report", "Content-Type: message/delivery-status\n\nTo: Odo"),
             "## Attachment: message/delivery-status\n\nTo: Odo",
@@ -1578,9 +1687,17 @@ PARTS = "Content-Type: multipart/{}; boundary=x\n\n--x\n{}\n--x--"
             r"{\rtf1 {\strike 9{\super 2}}5 \striked1 7\striked0 8\column 9}",
             "~~9^2~~5 ~~7~~8\n9",
         ),
+        ("u.rtf", r"{\rtf1 2{\super 10{\super 3}} 5{\up6 2\up0  7}}", "2^(10^3) 5^2 7"),
         ("s.rtf", rf"{{\rtf1 {RTF_FORM}}}", "\u2612 \u2610 Husum"),
         ("t.rtf", r"{\rtf1 A{\*\do{\dptxbxtext Odo\par}} 4\-711}", "A\n\n Odo\n\n 4711"),
         ("a.doc", r"{\rtf1 Odo}", "Odo"),
+        (
+            "w.eml",
+            "\ufeffSubject: Lease\n\nOdo signed.".encode("utf-16-le"),
+            "Subject: Lease\n\nOdo signed.",
+        ),
+        ("a.ics", b"SUMMARY:Ro\r\n om 47\r\n 11\r\n", "SUMMARY:Room 4711\n"),
+        ("a.fb2", DECLARED.encode("cp1251"), DECLARED),
         ("b.doc", "<html><p>Odo</p></html>", "Odo"),
         (
             "a.fodt",
@@ -1597,7 +1714,7 @@ PARTS = "Content-Type: multipart/{}; boundary=x\n\n--x\n{}\n--x--"
         (
             "c.ipynb",
             '{"cells": [{"source": null, "outputs": [{"data": {"text/html": "<p>Odo</p>"}}]}]}',
-            "```\n<p>Odo</p>\n```",
+            "Odo",
         ),
     ],
 )
@@ -1623,7 +1740,7 @@ def test_a_document_is_known_by_its_content_where_its_name_says_nothing(tmp_path
 
 def test_an_older_document_is_refused_with_the_format_to_save_it_in(tmp_path):
     older = bytes.fromhex("d0cf11e0a1b11ae1") + bytes(999)
-    for name in ("a.doc", "b.docx"):
+    for name in ("a.doc", "b.docx", "c.zip"):
         (tmp_path / name).write_bytes(older)
 
     with pytest.raises(UnreadableSourceError, match=r"cannot be read, .doc: save it as .docx"):
@@ -1632,3 +1749,7 @@ def test_an_older_document_is_refused_with_the_format_to_save_it_in(tmp_path):
         open_source(tmp_path / "b.docx")
     with pytest.raises(UnreadableSourceError, match=r"skipped .*/a.doc: it is in a format"):
         open_source(tmp_path)
+    (tmp_path / "d.txt").write_text("Odo")
+    skipped = skips_of(open_source(tmp_path))
+    assert all(file.is_document for file in skipped)
+    assert skipped[-1].reason.endswith(", .zip: save it as a folder.")

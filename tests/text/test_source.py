@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from langchain_core.documents import Document
 
 from memagent_graph.errors import (
     EmptyDocumentError,
@@ -335,6 +336,17 @@ def test_a_list_is_all_of_its_items_with_a_uri_if_each_has_one(tmp_path):
     assert whole(source).index("b.txtb") < whole(source).index("a.txta")
     assert whole(open_source({"uri": source.uri})) == whole(source)
     assert mixed.uri is None
+
+
+def test_a_generator_of_documents_keeps_their_sources():
+    texts = ("Ann signed.", "Odo left.")
+
+    opened = open_source(Document(text, metadata={"source": text[:3]}) for text in texts)
+
+    assert [(part.name, part.text) for part in opened.parts] == [
+        ("Ann", "Ann signed."),
+        ("Odo", "Odo left."),
+    ]
 
 
 @pytest.mark.parametrize(

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from memagent_graph.facts.graph import Conflict, Entities, list_conflicts, select_facts
-from memagent_graph.facts.record import SAME_AS, facts_of, read_date
+from memagent_graph.facts.graph import Entities, select_facts
+from memagent_graph.facts.record import SAME_AS, facts_of, read_date, read_fact
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from memagent_graph.facts.record import Fact
     from memagent_graph.memory.version import MemoryVersion
@@ -23,6 +23,30 @@ class Piece:
     evidence: tuple[int, ...] = ()
     missing: tuple[str, ...] = ()
     unsupported: bool = False
+
+
+class Conflict(NamedTuple):
+    """Facts of which a subject can have one, and of which two sources each name another."""
+
+    subject: str
+    relation: str
+    facts: tuple[Fact, ...]
+
+
+def list_conflicts(facts: Iterable[Fact]) -> list[Conflict]:
+    """Return what is disputed, by subject and relation."""
+    facts = [*facts]
+    disputed = [fact for fact in facts if fact.disputed]
+    groups = [[disputed[at] for at in group] for group in Entities(facts).group(disputed)]
+    return [Conflict(found[0].subject, found[0].relation, (*found,)) for found in groups]
+
+
+def is_facts(text: str) -> bool:
+    """Whether a memory is one of facts: each line begins with the fields of one."""
+    lines = text.splitlines()
+    facts = map(read_fact, lines)
+    read = [fact.line.split(" | ")[:3] if fact else None for fact in facts]
+    return bool(lines) and read == [line.split(" | ")[:3] for line in lines]
 
 
 def lines_of(version: MemoryVersion) -> list[list[Piece]]:

@@ -9,10 +9,9 @@ from starlette.exceptions import HTTPException
 from starlette.responses import RedirectResponse, Response
 
 from memagent_graph.errors import MemoryConflictError, MemoryNotFoundError, StoreError
-from memagent_graph.facts.record import is_facts
 from memagent_graph.memory.chain import answers_of, newest_edit
 from memagent_inspector.door import fields_of, form_of
-from memagent_inspector.facts import facts_page, lines_of
+from memagent_inspector.facts import facts_page, is_facts, lines_of
 from memagent_inspector.history import Coverage, compare, describe, list_steps, side
 from memagent_inspector.listing import add_up, find, list_page
 from memagent_inspector.rendering import page, url

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from starlette.responses import Response
 
     from memagent_graph.memory.bank import MemoryBank
-    from memagent_graph.memory.items import UnderWay
+    from memagent_graph.memory.lease import UnderWay
 
 WIDTH = 1000
 _MOST_LANES = 16

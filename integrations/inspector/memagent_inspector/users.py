@@ -14,8 +14,8 @@ from memagent_graph.conversation import proposal
 from memagent_graph.conversation.proposal import list_proposals
 from memagent_graph.conversation.users import finder
 from memagent_graph.errors import MemoryNotFoundError
-from memagent_graph.facts.record import is_facts
 from memagent_inspector.door import fields_of, form_of
+from memagent_inspector.facts import is_facts
 from memagent_inspector.history import changed_lines, changes
 from memagent_inspector.listing import ROWS, Listing, Row
 from memagent_inspector.pages import (

@@ -10,6 +10,7 @@ from test_hostile import HOSTILE, check
 
 from memagent_graph import ConversationMemory, Facts
 from memagent_graph.evidence.places import Evidence, Unsupported
+from memagent_inspector.facts import is_facts
 
 LINES = [
     "Lease 7 | rent | 900 euros | since 2020; until 2022; replaced",
@@ -122,3 +123,9 @@ def test_the_facts_of_a_user_are_shown_with_the_times_of_their_messages(page, st
     assert "2026-03-05 10:00</time> in <bdi>monday</bdi>" in html
     assert 'href="/user/edit?of=ann"' in html
     check(html)
+
+
+def test_a_memory_is_one_of_facts_if_each_line_is_one():
+    assert is_facts("\n".join(LINES[2:4]))
+    assert not is_facts(f"{LINES[2]}\nAnna likes tea.")
+    assert not is_facts("")

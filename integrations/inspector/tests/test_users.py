@@ -37,21 +37,6 @@ def test_a_list_of_people_comes_in_pages_that_have_each_of_them_once(page, store
     assert walk(page, "/users") == [f"user-{number:03}" for number in range(60)]
 
 
-def test_a_search_finds_people_by_their_ids_memories_and_messages(page, store):
-    remember(store, "ann", "I breed quokkas in Hobart.")
-    remember(store, "ben", "I breed hens.", "It rained all day.")
-
-    for words, found in (
-        ("BREED", ["ann", "ben"]),
-        ("quokkas hobart", ["ann"]),
-        ("ben", ["ben"]),
-        ("rained", ["ben"]),
-        ("quokkas hens", []),
-    ):
-        html = page.get(at("/users", words=words)).text
-        assert re.findall(r"<bdi>(\w+)</bdi></a>", html) == found, words
-
-
 def test_a_person_is_shown_with_the_messages_that_lines_came_from(page, store):
     users = remember(store, "ann", "I breed quokkas in Hobart.")
     users.edit("ann", "I breed quokkas in Hobart.\nLikes tea.", by="olga")

@@ -18,7 +18,6 @@ from memagent_graph.errors import MemAgentError, SourceError
 from memagent_graph.memory.version import make_reading_key
 from memagent_graph.sync import to_thread
 from memagent_graph.text.files import open_source
-from memagent_graph.text.formats import suffix_of_type
 from memagent_graph.text.source import warnings_of
 from memagent_graph.tool import describe
 
@@ -200,8 +199,7 @@ def _open(roots: Roots, source: str, within: Iterable[str] | None) -> Source:
     except ValueError as error:
         message = "The picture is not base64: encode the bytes of its file."
         raise SourceError(message) from error
-    name = f"picture{suffix_of_type(head.removeprefix('data:')) or '.png'}"
-    picture = open_source(content, name=name)
+    picture = open_source(content, name="picture.png")
     if not getattr(picture, "pictures", ()):
         reason = "; ".join(warnings_of(picture)) or "send a PNG, JPEG, GIF, WebP, BMP or TIFF file"
         message = f"The URL holds no picture that can be read: {reason}."

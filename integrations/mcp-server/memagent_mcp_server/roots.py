@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import stat
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
 from memagent_graph.errors import ConfigurationError, SourceError, SourceNotFoundError
-from memagent_graph.text.files import open_path, open_source, open_unlinked
+from memagent_graph.text.files import open_path, open_source
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Iterable
 
     from memagent_graph.text.source import Source
@@ -142,3 +144,27 @@ def _place_of(address: str) -> Path | None:
     except (OSError, RuntimeError, ValueError):  # too long, links in a circle, NUL
         pass
     return None
+
+
+def open_unlinked(path: str, flags: int) -> int:
+    """Open a file by its absolute path, or fail if a part of it has become a link."""
+    if os.open not in os.supports_dir_fd:  # Windows
+        return os.open(path, flags)
+    root, *folders, last = Path(path).parts
+    follow = os.O_NOFOLLOW | os.O_CLOEXEC
+    at = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        for folder in folders:
+            below = os.open(folder, _LOOK | os.O_DIRECTORY | follow, dir_fd=at)
+            os.close(at)
+            at = below
+        found = os.open(last, flags | os.O_NONBLOCK | follow, dir_fd=at)
+    finally:
+        os.close(at)
+    if not stat.S_ISREG(os.fstat(found).st_mode):
+        os.close(found)
+        raise OSError(errno.EINVAL, "not a file", path)
+    return found
+
+
+_LOOK = getattr(os, "O_PATH", os.O_RDONLY)

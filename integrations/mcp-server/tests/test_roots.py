@@ -14,8 +14,8 @@ from memagent_graph.errors import (
     SourceNotFoundError,
     UnreadableSourceError,
 )
-from memagent_graph.text import files
 from memagent_mcp_server import Roots, create_server
+from memagent_mcp_server.roots import open_unlinked
 
 SECRET = "The password is swordfish."
 
@@ -189,7 +189,7 @@ def test_what_becomes_a_link_between_the_look_and_the_opening_is_not_followed(
         if not target.is_symlink():
             target.rename(tmp_path / "away")
             target.symlink_to(outside if part == "2024" else outside / "lease.txt")
-        return files.open_unlinked(path, flags)
+        return open_unlinked(path, flags)
 
     monkeypatch.setattr("memagent_mcp_server.roots.open_unlinked", swap_and_open)
     with pytest.raises(SourceError) as refused:

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 from memagent_graph.errors import MemAgentError
 from memagent_graph.pictures import without_numbers
 from memagent_graph.text.files import open_source
-from memagent_graph.text.formats import suffix_of_type
 from memagent_graph.text.source import warnings_of
 from memagent_http.refusals import Refusal
 
@@ -292,11 +291,21 @@ def parts_of(message: Message) -> list[dict[str, Any]]:
     return content if isinstance(content, list) else []
 
 
+_TYPES = {
+    "application/vnd.ms-outlook": ".msg",
+    "application/x-ipynb+json": ".ipynb",
+    "application/xhtml+xml": ".xhtml",
+    "message/rfc822": ".eml",
+    "text/html": ".html",
+}
+"""Suffixes by media type; documents of other types are known by their content."""
+
+
 def _open(data: str, name: str, suffix: str = "") -> Source:
     """Open a document in base64, or in a `data:` URL, which may name its type."""
     head, _, encoded = data.rpartition(",")
     if not PurePosixPath(name).suffix:
-        name += suffix_of_type(head.removeprefix("data:").partition(";")[0]) or suffix
+        name += _TYPES.get(head.removeprefix("data:").partition(";")[0].strip().lower(), suffix)
     return open_source(b64decode("".join(encoded.split()), validate=True), name=name)
 
 

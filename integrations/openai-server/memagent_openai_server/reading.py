@@ -356,6 +356,8 @@ class Reading:
     def _count(self, answer: str) -> dict[str, int]:
         """Return the usage in OpenAI's format; without a model, the tokens of text and answer."""
         count, usage = self.call.service.counter.count, self._output["usage"]
+        if self._wish is None and not self.call.record.chunks:  # all was read before
+            return count_usage(0, 0)
         prompt = usage.get("input_tokens") or usage["document_tokens"] + count(self.asked.question)
         found = count_usage(prompt, usage.get("output_tokens") or count(answer))
         for kind in ("prompt", "completion"):

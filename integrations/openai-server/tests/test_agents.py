@@ -28,18 +28,6 @@ def model(behind):
     )
 
 
-def test_an_agent_calls_its_tools_through_the_responses_api(behind, upstream):
-    upstream.script = [calls("shelf", {"item": 9})]
-    url = f"{behind.url}/v1"
-    model = ChatOpenAI(model="small", base_url=url, api_key="x", use_responses_api=True)
-
-    out = create_agent(model, [shelf]).invoke({"messages": [("human", "Where is item 9?")]})
-
-    assert out["messages"][2].content == "Item 9 stands on shelf 2."
-    assert out["messages"][-1].text == "Nothing was found."
-    assert upstream.requests[-1]["messages"][-1]["tool_call_id"] == "call_1"
-
-
 def test_after_a_long_text_an_agent_calls_more_tools_and_the_text_is_not_read_again(
     model, upstream, text, needle, question
 ):

@@ -102,6 +102,16 @@ def test_a_stop_string_ends_an_answer_and_is_no_part_of_it(behind, told, asked):
         assert completion.usage.completion_tokens > 0
 
 
+def test_the_usage_with_tools_is_that_of_the_calls_that_were_made(behind, upstream, asked):
+    tools = [{"type": "function", "function": {"name": "f"}}]
+
+    for _ in range(2):  # the second time, all was read before
+        before = len(upstream.requests)
+        usage = behind.ask(asked(500), tools=tools).usage
+
+        assert usage.total_tokens == 10 * (len(upstream.requests) - before)
+
+
 def test_a_model_that_is_cut_off_by_its_own_limit_says_so(behind, upstream, told, asked):
     behind.ask(asked(500))
     message = {"role": "assistant", "content": "The vault opens at"}

@@ -64,18 +64,6 @@ def test_a_request_goes_to_the_model_that_it_names_by_the_name_that_its_server_k
     assert [body["model"] for body in other.requests] == ["org/other"] * 3
 
 
-def test_what_one_model_read_another_goes_on_from(both, asked, question, needle):
-    first = both.ask(asked())
-
-    second = both.ask(
-        [{"role": "user", "content": question}],
-        model="extractive",
-        extra_body={"memagent": {"memory": first.memagent["memory"]}},
-    )
-
-    assert second.choices[0].message.content == needle
-
-
 def test_a_model_that_none_of_them_is_is_not_there(both):
     with pytest.raises(openai.NotFoundError, match="'small', 'fast', 'extractive'") as caught:
         both.ask(HI, model="large")

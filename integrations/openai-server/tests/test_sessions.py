@@ -45,18 +45,6 @@ def test_a_follow_up_with_the_memory_s_id_reads_nothing_again(
     assert ("When does the vault open?" in told) == whole
 
 
-def test_a_session_of_any_length_goes_on_with_its_header(behind, upstream, asked):
-    client = behind.client(default_headers={"x-memagent-session": "monday"})
-    messages = asked()
-    for number in range(5):
-        before = len(upstream.requests)
-        completion = client.chat.completions.create(model="small", messages=messages)
-        question = {"role": "user", "content": f"Question {number}?"}
-        messages = follow_up(messages, completion, question)
-        assert number == 0 or len(upstream.requests) - before == 2
-        assert number == 0 or "Item 3 stands" not in prompts(upstream, before)
-
-
 def test_a_user_s_long_conversation_is_read_once_and_what_fits_is_left_alone(
     behind, upstream, asked
 ):
@@ -70,15 +58,6 @@ def test_a_user_s_long_conversation_is_read_once_and_what_fits_is_left_alone(
     assert len(upstream.requests) - before == 3
     assert upstream.requests[-1] == {"model": "small", "messages": [SECOND], "user": "ann"}
     assert "memagent" not in (fits.model_extra or {})
-
-
-def test_the_same_question_about_the_same_text_is_not_read_again_by_anyone(behind, upstream, asked):
-    behind.ask(asked())
-    before = len(upstream.requests)
-
-    behind.ask(asked())
-
-    assert len(upstream.requests) - before == 1
 
 
 def test_a_memory_that_is_not_there_is_a_404(behind, asked):

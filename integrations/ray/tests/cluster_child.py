@@ -39,15 +39,7 @@ def task(number):
 
 
 def lost_node(url, folder):
-    quick = {
-        "health_check_initial_delay_ms": 0,
-        "health_check_period_ms": 200,
-        "health_check_failure_threshold": 5,
-    }
-    head = {"num_cpus": 2, "_system_config": quick, "include_dashboard": False}
-    cluster = Cluster(initialize_head=True, head_node_args=head)
-    second = cluster.add_node(num_cpus=1, resources={"second": 1})
-    ray.init(address=cluster.address, logging_level="ERROR")
+    """A node is killed half-way, and with it what its actor reads and what is kept there."""
     dataset = ray.data.from_items([task(number) for number in range(60)])
     options = {"store": url, "namespace": PLACE, "config": CONFIG}
     read = read_dataset(dataset.repartition(6), actors=2, batch_size=10, **options)
@@ -78,8 +70,6 @@ def lost_node(url, folder):
     assert {row["calls"] for row in again} == {1}, Counter(row["calls"] for row in again)
     with RedisStore.from_url(url) as store:
         assert {space[:2] for space in store.list_namespaces(limit=100)} == {PLACE}
-    ray.shutdown()
-    cluster.shutdown()
     print("60 tasks, each once")
 
 
@@ -126,6 +116,7 @@ def lost_worker(url, _):
         model="openai:small",
         base_url=server.base_url,
         store=url,
+        namespace=PLACE,
         config=CONFIG,
         actors=2,
         batch_size=BATCH,
@@ -150,7 +141,7 @@ def lost_worker(url, _):
 
 
 def readme(*_):
-    """The code of the README, which starts the cluster that the other parts use too."""
+    """The code of the README, which connects to the cluster that the other parts use too."""
     ((code, _),) = snippets(Path(__file__).parents[1] / "README.md")
     exec(code, {"__name__": "example"})
 
@@ -183,12 +174,10 @@ def examples(*_):
     print(doctest.testmod(reading))
 
 
-def one_cluster(url, folder):
-    """What each part prints, or how it failed."""
-    # The README names no number: two actors need one more for all else.
-    os.environ["RAY_OVERRIDE_RESOURCES"] = '{"CPU": 3}'
+def main(url, folder):
+    """What each part prints, or how it failed, on a cluster of two nodes, the last part on one."""
     told = {}
-    for part in (readme, errors, examples, lost_worker):
+    for part in (readme, errors, examples, lost_worker, lost_node):
         with redirect_stdout(io.StringIO()) as out:
             try:
                 part(url, folder)
@@ -196,9 +185,18 @@ def one_cluster(url, folder):
                 traceback.print_exc(file=out)
         told[part.__name__] = out.getvalue()
     ray.shutdown()
+    cluster.shutdown()
     print(json.dumps(told))
 
 
 if __name__ == "__main__":
-    works = {"lost_node": lost_node, "one_cluster": one_cluster}
-    works[sys.argv[1]](sys.argv[2], Path(sys.argv[3]))
+    quick = {
+        "health_check_initial_delay_ms": 0,
+        "health_check_period_ms": 200,
+        "health_check_failure_threshold": 10,
+    }
+    head = {"num_cpus": 2, "_system_config": quick, "include_dashboard": False}
+    cluster = Cluster(initialize_head=True, head_node_args=head)
+    second = cluster.add_node(num_cpus=1)
+    os.environ["RAY_ADDRESS"] = cluster.address
+    main(sys.argv[1], Path(sys.argv[2]))

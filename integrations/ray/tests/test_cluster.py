@@ -11,7 +11,6 @@ QUIET = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_worker_niceness": "0",  # else workers starve on a machine that is busy
 }
-pytestmark = pytest.mark.slow
 
 
 def child(*words):
@@ -25,7 +24,6 @@ def child(*words):
         env={
             **os.environ,
             **QUIET,
-            "RAY_ADDRESS": "local",
             "PYTHONPATH": os.pathsep.join(paths),
             "OPENAI_API_KEY": "not-needed",
         },
@@ -36,29 +34,19 @@ def child(*words):
     )
 
 
-def last_line(work, redis, folder):
-    """What the child prints at the end of a work that needs Redis."""
-    done = child(work, redis.url, folder)
-
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-3000:]
-    return done.stdout.splitlines()[-1]
-
-
-def test_every_task_is_done_once_though_a_node_is_lost_and_nothing_stored_is_read_twice(
-    redis, tmp_path
-):
-    assert last_line("lost_node", redis, tmp_path) == "60 tasks, each once"
-
-
-def test_one_cluster_runs_the_readme_tells_errors_runs_the_examples_and_loses_a_worker(
+@pytest.mark.slow
+def test_one_cluster_runs_readme_and_examples_tells_errors_and_loses_a_worker_and_a_node(
     redis, tmp_path
 ):
     """Its start takes longer than each part."""
-    told = json.loads(last_line("one_cluster", redis, tmp_path))
+    done = child(redis.url, tmp_path)
 
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-3000:]
+    told = json.loads(done.stdout.splitlines()[-1])
     answers = {"Ann Kestrel signed the lease.", "The lease ends in April 2029."}
     assert answers <= {*told["readme"].splitlines()}, told["readme"]
     assert told["errors"] == "answers and errors\n"
     assert told["examples"] == "TestResults(failed=0, attempted=5)\n"
     # of each task of its batch at most two
     assert told["lost_worker"].endswith("were made again\n"), told["lost_worker"]
+    assert told["lost_node"].endswith("60 tasks, each once\n"), told["lost_node"]

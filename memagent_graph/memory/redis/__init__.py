@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, TypeVar
 
 from langgraph.store.base import BaseStore, SearchOp
 
+from memagent_graph.errors import StoreRefusedError
 from memagent_graph.memory.atomic import arrange
 from memagent_graph.memory.redis import layout, operations
 from memagent_graph.memory.redis.connection import MAX_CONNECTIONS, GivenClient, OwnClients, connect
-from memagent_graph.memory.redis.layout import Codec, Names
+from memagent_graph.memory.redis.layout import Codec, Names, Wire, run_script
 from memagent_graph.memory.redis.operations import batch, list_roots
-from memagent_graph.memory.redis.pipeline import Wire, in_trips, run_script
 from memagent_graph.text.cache import keep_no_plain_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Generator, Iterable, Iterator, Sequence
     from types import TracebackType
     from typing import Self
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from langgraph.store.base import IndexConfig, Op, PutOp, Result, TTLConfig
 
     from memagent_graph.memory.atomic import Given
-    from memagent_graph.memory.redis.pipeline import Reply, Steps
+    from memagent_graph.memory.redis.layout import Reply, Steps
 
 _IN_INFO = {"maxmemory": "maxmemory", "maxmemory_policy": "maxmemory-policy"}
 
@@ -45,6 +45,41 @@ def _read_settings(save: Reply, info: Reply) -> dict[str, str]:
 
 def _text(value: object) -> str:
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
+
+
+ITEMS_PER_TRIP = 1_000  # limits the memory that a large batch takes in client and server
+
+
+def in_trips(steps: Steps[T]) -> Generator[list[Wire], list[Reply], T]:
+    """Split large trips, and raise errors that are replies."""
+    try:
+        commands = next(steps)
+        while True:
+            replies: list[Reply] = []
+            for some in _split(commands):
+                replies += yield some
+            for command, reply in zip(commands, replies, strict=True):
+                if isinstance(reply, Exception):
+                    message = f"Redis refused a command for {command.key!r}: {reply}"
+                    raise StoreRefusedError(message) from reply
+            commands = steps.send(replies)
+    except StopIteration as stop:
+        result: T = stop.value
+        return result
+    finally:
+        steps.close()  # now, not when a traceback that holds it is freed
+
+
+def _split(commands: Sequence[Wire]) -> Iterator[list[Wire]]:
+    some, items = list[Wire](), 0
+    for command in commands:
+        if some and items + command.items > ITEMS_PER_TRIP:
+            yield some
+            some, items = [], 0
+        some.append(command)
+        items += command.items
+    if some:
+        yield some
 
 
 def sweep(names: Names) -> Steps[int]:

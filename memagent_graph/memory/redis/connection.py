@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from urllib.parse import SplitResult, parse_qsl, urlencode, urlsplit
 
 import redis
+from redis import exceptions
 from redis.asyncio import connection as aconnection
 from redis.asyncio.cluster import ClusterNode as AsyncClusterNode
 from redis.asyncio.retry import Retry as AsyncRetry
@@ -24,25 +25,89 @@ from redis.connection import parse_url
 from redis.retry import Retry
 from redis.sentinel import Sentinel
 
-from memagent_graph.errors import ConfigurationError, StoreError
+from memagent_graph.errors import ConfigurationError, StoreError, StoreRefusedError
 from memagent_graph.memory.circuit import FAILING
-from memagent_graph.memory.redis.pipeline import (
-    ERRORS,
-    PASSING,
-    UNREACHABLE,
-    asend,
-    failure,
-    is_busy,
-    send,
-)
 from memagent_graph.sync import find_loop
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Sequence
 
-    from memagent_graph.memory.redis.pipeline import Client, Reply, Wire
+    from memagent_graph.memory.redis.layout import Reply, Wire
+
+T = TypeVar("T")
+Client = Any  # of redis-py, for one server or a cluster, synchronous or not: few methods are typed
+logger = logging.getLogger(__name__)
 
 _BUSY_REPEATS = 60  # half a minute: enough for a long script, or for loading the data
+_GIVEN = "the given client's address"
+
+UNREACHABLE: tuple[type[Exception], ...] = (
+    exceptions.ConnectionError,
+    exceptions.TimeoutError,
+    exceptions.RedisClusterException,
+    OSError,
+)
+PASSING: tuple[type[Exception], ...] = (  # errors that pass, such as those during a failover
+    *UNREACHABLE,
+    exceptions.ReadOnlyError,
+    exceptions.MasterDownError,
+    exceptions.ClusterDownError,
+    exceptions.TryAgainError,
+)
+ERRORS: tuple[type[Exception], ...] = (exceptions.RedisError, *UNREACHABLE)
+
+
+def send(client: Client, commands: Sequence[Wire]) -> list[Reply]:
+    """Send commands, and return their replies; an error of only one of them is its reply."""
+    with client.pipeline(transaction=False) as pipeline:
+        for command in commands:
+            pipeline.execute_command(*command.arguments, **_node(client, command))
+        return _check_replies(pipeline.execute(raise_on_error=False))
+
+
+async def asend(client: Client, commands: Sequence[Wire]) -> list[Reply]:
+    """See `send`."""
+    async with client.pipeline(transaction=False) as pipeline:
+        for command in commands:
+            pipeline.execute_command(*command.arguments, **_node(client, command))
+        return _check_replies(await pipeline.execute(raise_on_error=False))
+
+
+def _node(client: Client, command: Wire) -> dict[str, object]:
+    if isinstance(client, redis.RedisCluster | redis.asyncio.RedisCluster):
+        # By default, redis-py asks the server for the keys of every script that is called.
+        return {"target_nodes": client.get_node_from_key(command.key)}  # type: ignore[arg-type]  # or bytes
+    return {}
+
+
+def _check_replies(replies: list[Reply]) -> list[Reply]:
+    for reply in replies:
+        if isinstance(reply, PASSING) or is_busy(reply):
+            raise reply
+    return replies
+
+
+def is_busy(reply: object) -> bool:
+    """Whether the server reports that it runs a script, or still loads its data."""
+    refuses = isinstance(reply, exceptions.ResponseError) and str(reply).startswith("BUSY ")
+    return refuses or isinstance(reply, exceptions.BusyLoadingError)
+
+
+def failure(address: str, error: Exception) -> StoreError:
+    """Return our error for one of `ERRORS`."""
+    reason = str(error).rstrip(".")
+    if isinstance(error, exceptions.AuthenticationError):
+        return StoreRefusedError(
+            f"Redis at {address} refused the user name or password: {reason}. "
+            "Put them into the URL, percent-encoded: redis://user:password@host:6379/0."
+        )
+    if isinstance(error, UNREACHABLE):
+        reason = reason.partition(" : ")[0]  # sentinels that are away follow, as objects
+        return StoreError(
+            f"Redis at {address} cannot be reached: {reason}. Check that it is running, and that "
+            "the address is right."
+        )
+    return StoreRefusedError(f"Redis at {address} refused: {reason}.")
 
 
 class Repeats(NamedTuple):
@@ -54,13 +119,6 @@ class Repeats(NamedTuple):
     unknown: int
     known: int
     passing: tuple[type[Exception], ...]
-
-
-T = TypeVar("T")
-
-logger = logging.getLogger(__name__)
-
-_GIVEN = "the given client's address"
 
 
 class GivenClient:
@@ -191,9 +249,10 @@ class OwnClients:
 
     def _pause_after(self, error: Exception, tries: int) -> float:
         """Return the seconds to wait before the next try; raise the error to give up."""
+        refused = isinstance(error, redis.AuthenticationError)  # for redis-py, one of connecting
         if is_busy(error):
             most = _BUSY_REPEATS
-        elif isinstance(error, self._repeats.passing):
+        elif isinstance(error, self._repeats.passing) and not refused:
             most = self._repeats.known if self._answered else self._repeats.unknown
         else:
             most = 0

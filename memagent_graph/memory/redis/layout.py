@@ -8,17 +8,20 @@ An item is a string: `<created> <updated> <ttl> <kind>`, a newline, and the valu
 by a serializer (such as encryption) if there is one. Times are in microseconds since 1970 by the
 server's clock; the ttl is in milliseconds, 0 for none. All keys that a script touches are passed to
 it, as clusters require.
+
+An operation yields commands that go out together, and is sent the replies, so it takes as many
+round trips as it has `yield`s, and serves synchronous and asynchronous callers.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from datetime import UTC, date, datetime, time, timedelta
 from enum import Enum
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from uuid import UUID
 
 from memagent_graph.errors import BadRecordError, ConfigurationError
@@ -32,6 +35,35 @@ _ESCAPES = str.maketrans({"%": "%25", "/": "%2F", "{": "%7B", "}": "%7D"})
 _ESCAPED = re.compile("%(25|2F|7B|7D)")
 _EMPTY_ROOT = "/"  # no label escapes to it
 _ABOVE_ALL = b"\xff"  # no byte of UTF-8
+
+
+T = TypeVar("T")
+Reply = Any
+"""A reply, whose shape depends on the command; an error is a reply too."""
+
+
+class Wire(NamedTuple):
+    """A command in the form that is sent.
+
+    Attributes:
+        key: one of its keys, whose node it is sent to in a cluster.
+        arguments: the command's name and arguments.
+        items: number of items that it reads or writes.
+    """
+
+    key: bytes
+    arguments: tuple[bytes | str | int, ...]
+    items: int = 1
+
+
+def run_script(
+    script: str, keys: Sequence[bytes], *arguments: bytes | str | int, items: int = 1
+) -> Wire:
+    """Return the command that runs a script; its keys, one at least, have the same hash tag."""
+    return Wire(keys[0], ("EVAL", script, len(keys), *keys, *arguments), items)
+
+
+Steps = Generator[Sequence[Wire], list[Reply], T]
 
 
 @dataclass(frozen=True, slots=True)

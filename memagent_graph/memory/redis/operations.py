@@ -25,14 +25,15 @@ from langgraph.store.base import (
 from memagent_graph.errors import ConfigurationError
 from memagent_graph.memory.redis import layout
 from memagent_graph.memory.redis.layout import (
+    Wire,
     as_stored,
     bad_record,
     bounds,
     decode,
     member_of,
     root_of,
+    run_script,
 )
-from memagent_graph.memory.redis.pipeline import Wire, run_script
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -40,8 +41,7 @@ if TYPE_CHECKING:
     from langgraph.store.base import MatchCondition, Op
 
     from memagent_graph.memory.atomic import Given
-    from memagent_graph.memory.redis.layout import Codec, Names, Stored, Vector
-    from memagent_graph.memory.redis.pipeline import Steps
+    from memagent_graph.memory.redis.layout import Codec, Names, Steps, Stored, Vector
 
 _ORDERS: dict[str, Callable[[Any, Any], bool]] = {
     "$gt": operator.gt,
