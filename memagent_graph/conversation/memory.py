@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING, Any, cast
 
 from langchain_core.messages import BaseMessage, SystemMessage
 from langchain_core.runnables import Runnable, RunnableLambda
-from langgraph.config import get_config
-from langgraph.runtime import get_runtime
 
 from memagent_graph.conversation.backlog import fold_all
 from memagent_graph.conversation.built_in import drop_ended
@@ -21,7 +19,7 @@ from memagent_graph.conversation.profile import entries_of
 from memagent_graph.conversation.prompt import drop_edited, find_passages, render_recalled
 from memagent_graph.conversation.proposal import Decision, list_proposals
 from memagent_graph.conversation.session import ConversationSettings, Shape, Talk
-from memagent_graph.conversation.thread import AnonymousUser, Speakers, access_of, list_said
+from memagent_graph.conversation.thread import AnonymousUser, access_of, list_said
 from memagent_graph.conversation.users import Users
 from memagent_graph.errors import ConfigurationError, ModelError
 from memagent_graph.sync import to_sync, wait_for
@@ -292,24 +290,21 @@ class ConversationMemory(ConversationSettings[Shape]):
     def summarizer(self) -> Runnable[Sequence[BaseMessage], str]:
         """A fold as the summarizer of a thread, for LangChain's and deepagents' middleware.
 
-        What leaves the thread is folded into the memory of its user, and this memory takes its
-        place. User, thread and store are those of the run. What the middleware trims is not seen:
-        give it `trim_tokens_to_summarize=None`.
+        What users said is folded into the memory of the run's user. Of threads with tools, all is
+        read for what bears on the last requests, which stays in the thread alone. User, thread and
+        store are those of the run. What the middleware trims is not seen: give it
+        `trim_tokens_to_summarize=None`.
 
         Its calls raise:
             ConfigurationError: No graph runs, or the run names neither a user nor a thread.
             ModelError: The model failed; nothing was folded, and nothing leaves the thread.
         """
-        return RunnableLambda(lambda said: wait_for(self._summarize(said)), self._summarize)
+        from memagent_graph.conversation.tools import summarize
 
-    async def _summarize(self, messages: Sequence[BaseMessage]) -> str:
-        runtime, config = get_runtime(), get_config()
-        if runtime is None:
-            message = "The summarizer of a memory folds for the user of a run: call it in a graph."
-            raise ConfigurationError(message)
-        user, thread = Speakers().of(runtime, config, None)
-        await self.asave(messages, user=user, thread=thread, store=runtime.store, config=config)
-        return await self._head(user, runtime.store)
+        async def fold(messages: Sequence[BaseMessage]) -> str:
+            return await summarize(self, messages)
+
+        return RunnableLambda(lambda messages: wait_for(fold(messages)), fold)
 
     async def aflush(self, user: UserId | None = None, *, store: BaseStore | None = None) -> int:
         """Fold the messages of a user, or of all, that wait in this process, before it ends say.

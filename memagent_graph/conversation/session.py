@@ -6,6 +6,7 @@ import logging
 from dataclasses import replace
 from functools import lru_cache, partial
 from itertools import takewhile
+from math import inf
 from typing import TYPE_CHECKING, Any, Generic
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
@@ -144,10 +145,11 @@ class ConversationSettings(Generic[Shape]):
         if callable(keep) or callable(never):
             model = share_model(model, config or ReadingConfig(), tokenizer)
         self._keep, self._never = keep, never
+        self.model, self.config, self.tokenizer = model, config or ReadingConfig(), tokenizer
         make_folding = partial(
             Folding,
             model,
-            config or ReadingConfig(),
+            self.config,
             tokenizer,
             redact=self.redact,
             form=self.form,
@@ -440,7 +442,7 @@ class Talk:
         return found
 
     def shorten(
-        self, messages: Sequence[BaseMessage], *, folded: bool = False
+        self, messages: Sequence[BaseMessage], *, turn_tokens: float = inf, folded: bool = False
     ) -> list[BaseMessage]:
         """Return the messages that stay: those beyond the window leave, and are folded soon.
 
@@ -456,6 +458,7 @@ class Talk:
                 window=2 * len(messages) if away else window,
                 tokens=self._memory.chunk_tokens,
                 count=count_tokens,
+                turn_tokens=max(turn_tokens, self._memory.chunk_tokens),
             )
             if gone or away:  # what waits is folded together
                 self.backlog.schedule(self.thread, 0.0)

@@ -1,4 +1,5 @@
 import base64
+import math
 from datetime import UTC, date, datetime, timedelta, timezone
 
 import pytest
@@ -23,15 +24,16 @@ from memagent_graph.conversation.messages import (
     record_message,
     stamp,
 )
-from memagent_graph.conversation.thread import beyond, count_tokens, groups
+from memagent_graph.conversation.thread import beyond, count_tokens, find_left, groups, view
 from memagent_graph.errors import ConfigurationError
 from memagent_graph.evidence.statements import instant
 
 ALL = 10**9
 
 
-def folded(messages, window, tokens=ALL):
-    return beyond(messages, window=window, tokens=tokens, count=lambda message: len(message.text))
+def folded(messages, window, tokens=ALL, **limits):
+    size = {"window": window, "tokens": tokens, **limits}
+    return beyond(messages, **size, count=lambda message: len(message.text))
 
 
 def call(*ids, text=""):
@@ -67,17 +69,25 @@ def test_system_messages_are_neither_counted_nor_folded():
 
 
 @pytest.mark.slow
-@given(turns(), st.integers(1, 12), st.integers(20, 400))
-def test_what_stays_is_a_conversation_that_strict_servers_take(conversation, window, tokens):
-    messages = [message for turn in conversation for message in turn]
+@given(turns(), st.integers(1, 12), st.integers(20, 400), st.sampled_from([100, 400, math.inf]))
+def test_a_view_is_a_conversation_that_strict_servers_take(conversation, window, tokens, most):
+    messages, left = [], None
+    for message in (message for turn in conversation for message in turn):
+        messages.append(message)
+        if isinstance(message, AIMessage | SystemMessage) or not is_valid(messages):
+            continue  # no model is called here
+        seen = view(messages, left)
+        gone = folded(seen, window, tokens, turn_tokens=max(most, tokens))
+        stays = [message for message in seen if message not in gone]
+        left = find_left(messages, stays)
 
-    gone = folded(messages, window, tokens)
-
-    stays = [message for message in messages if message not in gone]
-    assert is_valid(stays)
-    assert stays[-1] is messages[-1]
-    humans = [message for message in messages if isinstance(message, HumanMessage)]
-    assert humans[-1] in stays
+        assert stays == view(messages, left)
+        assert is_valid(stays)
+        assert stays[-1] is message
+        begun = max(at for at, one in enumerate(messages) if isinstance(one, HumanMessage))
+        assert messages[begun] in stays
+        if most == math.inf:
+            assert all(one in stays for one in messages[begun:])
 
 
 def test_a_message_is_marked_once_with_its_user_and_the_time_at_which_it_was_seen():

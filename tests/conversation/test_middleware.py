@@ -15,7 +15,13 @@ from langchain.agents.middleware import (
     SummarizationMiddleware,
     dynamic_prompt,
 )
-from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, SystemMessage
+from langchain_core.messages import (
+    AIMessage,
+    AnyMessage,
+    HumanMessage,
+    SystemMessage,
+    ToolMessage,
+)
 from langchain_core.messages.utils import count_tokens_approximately
 from langchain_core.tools import ToolException, tool
 from langgraph.channels import DeltaChannel
@@ -162,21 +168,27 @@ class Failing(NewestReader):
         return await super().update(step, config=config)
 
 
-@pytest.mark.skipif(
+needs_summarizers = pytest.mark.skipif(
     "summarizer" not in inspect.signature(SummarizationMiddleware).parameters,
     reason="langchain has summarizers since 1.5",
 )
-@pytest.mark.parametrize("how", ["sync", "async"])
-def test_a_fold_is_the_summary_of_a_thread(how):
-    memory = ConversationMemory()
-    summary = SummarizationMiddleware(
+
+
+def summing_up(memory, trigger):
+    return SummarizationMiddleware(
         Agent(),
-        trigger=("messages", 5),
+        trigger=("messages", trigger),
         keep=("messages", 2),
         summarizer=memory.summarizer,
         trim_tokens_to_summarize=None,
     )
-    graph = agent(memory, stack=[summary])
+
+
+@needs_summarizers
+@pytest.mark.parametrize("how", ["sync", "async"])
+def test_a_fold_is_the_summary_of_a_thread(how):
+    memory = ConversationMemory()
+    graph = agent(memory, stack=[summing_up(memory, 5)])
 
     for name in ("Ria", "Uwe", "Ada", "Pim"):
         out = say(graph, f"My goat is named {name}.", ANN, how)
@@ -185,6 +197,29 @@ def test_a_fold_is_the_summary_of_a_thread(how):
     assert all(f"My goat is named {name}." in first for name in ("Ria", "Uwe"))
     assert len(out["messages"]) <= 5
     assert memory.load("ann") in first
+
+
+@needs_summarizers
+@pytest.mark.parametrize("how", ["sync", "async"])
+def test_a_summary_has_what_tools_found_which_no_memory_has(how):
+    def inspect_bridge(name: str) -> str:
+        """Say why a bridge was closed."""
+        return f"The bridge {name} was closed because cable {ord(name)} broke."
+
+    memory = ConversationMemory(store=(store := InMemoryStore()))
+    model = ScriptedChatModel(*(call_tool("inspect_bridge", name=n) for n in "ABCDEFG"), "Done.")
+    stack, tools = [summing_up(memory, 6)], [inspect_bridge]
+    graph = agent_with(memory, model=model, middleware=stack, tools=tools, store=store)
+    out = say(graph, "I am Ann. Why were the bridges A to G closed?", ANN, how)
+
+    summary, *rest = (message.text for message in out["messages"])
+    found = [f"cable {ord(name)} broke" for name in "ABCDEFG"]
+    assert sum(one in summary or any(one in text for text in rest) for one in found) == 7
+    assert sum(one in summary for one in found) > 4
+    assert "I am Ann." in summary
+    kept = [str(item.value) for item in store.search((), limit=1000)]
+    assert kept
+    assert not any("cable" in text for text in [memory.load("ann"), *kept])
 
 
 def test_without_langchain_it_says_what_to_install_and_the_other_names_are_there(monkeypatch):
@@ -416,6 +451,44 @@ def test_what_was_shown_and_is_edited_in_another_thread_is_shown_no_more(first, 
     before, after = ("".join(m.text for m in model.calls[at].messages) for at in (1, -1))
     assert "Hamburg" in before
     assert "Hamburg" not in after
+
+
+def read_file(path: str) -> str:
+    """Read a file."""
+    return f"This is {path}.\n" + "A line of the file.\n" * 1500
+
+
+@pytest.mark.parametrize("room", [None, 128_000])
+def test_an_agent_sees_all_that_the_running_turn_has_found(room):
+    def compare(messages):
+        seen = [m.text for m in messages if isinstance(m, ToolMessage)]
+        unseen = (path for path in "abcdef" if not any(f"is {path}." in text for text in seen))
+        return next((call_tool("read_file", path=path) for path in unseen), AIMessage("Alike."))
+
+    memory = ConversationMemory("extractive", store=InMemoryStore(), window=6)
+    profile = {"max_input_tokens": room} if room else None
+    model = ScriptedChatModel(compare, profile=profile)
+    graph = agent_with(memory, model=model, tools=[read_file])
+    say(graph, "Compare the files a to f.", ANN)
+    out = say(graph, "Which were they?", ANN)
+
+    assert [len(call.messages) for call in model.calls] == [*range(1, 14, 2), 3, *range(3, 14, 2)]
+    assert len(out["messages"]) == 28
+    assert model.calls[7].messages[0].text == "Compare the files a to f."
+    assert model.calls[7].messages[1].text == "Alike."
+
+
+def test_a_turn_that_its_model_has_no_room_for_keeps_its_beginning_and_its_end():
+    memory = ConversationMemory("extractive", store=InMemoryStore())
+    script = [call_tool("read_file", path=path) for path in "abcdefgh"]
+    model = ScriptedChatModel(*script, "Done.", profile={"max_input_tokens": 40_000})
+    say(agent_with(memory, model=model, tools=[read_file]), "Read the files a to h.", ANN)
+
+    assert all(call.messages[0].text.endswith("Read the files a to h.") for call in model.calls)
+    shown = [sum(isinstance(m, ToolMessage) for m in call.messages) for call in model.calls]
+    assert max(shown) < 4
+    assert shown[-1] > 0
+    assert "is h." in model.calls[-1].messages[-1].text
 
 
 FORGETTING = {
