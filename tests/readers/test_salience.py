@@ -24,6 +24,9 @@ COUNTER = EstimatingTokenizer()
         "...",
         "That sounds great, thanks a lot!",
         "What is the weather in Oslo tomorrow",
+        "What is my cat called?",
+        "Hello Bob, can you help me?",
+        "Tell me about the history of Rome.",
         "Please look up the price of item 57.",
         "Wie spät ist es in Kassel?",
         "今天天气怎么样？",
@@ -36,7 +39,18 @@ def test_small_talk_questions_requests_and_marks_are_no_statements(said):
     assert not is_statement(said)
 
 
-@pytest.mark.parametrize("said", ["I'm not in tomorrow.", "I can do tomorrow morning."])
+@pytest.mark.parametrize(
+    "said",
+    [
+        "I'm not in tomorrow.",
+        "I can do tomorrow morning.",
+        "My name is Ann - can you help me with my taxes?",
+        "Ich wohne in Kiel, kannst du mir helfen?",
+        "我住在上海，你能帮我吗？",
+        "Please remember that my sister is called Edda.",
+        "help me plan a trip, i have 3 kids",
+    ],
+)
 def test_what_users_say_of_themselves_is_a_statement_however_plain_its_words(said):
     assert is_statement(said)
 
