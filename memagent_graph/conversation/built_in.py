@@ -48,7 +48,7 @@ _PASSING = regex.compile(
     r"|conversation|document|draft|e-?mail|essay|exercise|letter|message|one|paragraph|poem|post"
     r"|question|reply|report|response|session|story|summary|task|text|translation|turn)"
     r"|just (?:this once|(?:for )?(?:now|today))|only (?:this (?:once|time)|for (?:now|today))"
-    r"|this time (?:only|around)|for the moment|for the time being|until further notice)\b"
+    r"|this time (?:only|around))\b"
 )
 """What an instruction says that holds for one task alone."""
 _ENDED = regex.compile(r"\[ends (?P<day>\d{4}-\d\d-\d\d)\]")

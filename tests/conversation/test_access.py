@@ -229,6 +229,7 @@ def test_an_instruction_for_one_task_does_not_stay_beyond_its_end():
         ("For the current draft my limit is 900 words.", False),
         ("I always write in British English.", True),
         ("I work for this company.", True),
+        ("For the time being I live with my sister in Ulm.", True),
     ],
 )
 def test_the_built_in_reader_takes_no_instruction_for_one_task_for_a_fact(text, stays):
