@@ -447,18 +447,22 @@ class Talk:
         """Return the messages that stay: those beyond the window leave, and are folded soon.
 
         Nobody waits for that: they are found word for word. While the store is unreachable, so that
-        they are not, the window does not count, but the tokens do. Messages that cannot be counted
-        all stay, which is logged. With `folded`, only what is folded may leave, as from a state.
+        they are not, the window does not count, but the tokens do: those of `chunk_tokens` where it
+        is set, or else half of `turn_tokens`. Messages that cannot be counted all stay, which is
+        logged. With `folded`, only what is folded may leave, as from a state.
         """
         window, why = self._memory.window, "the memory store is unreachable"
+        tokens = self._memory.chunk_tokens
+        if "chunk_tokens" not in self._memory.config.model_fields_set and turn_tokens < inf:
+            tokens = max(tokens, int(turn_tokens / 2))
         away = self.personal.bank.guard.failures and len(messages) > window
         try:
             gone = beyond(
                 messages,
                 window=2 * len(messages) if away else window,
-                tokens=self._memory.chunk_tokens,
+                tokens=tokens,
                 count=count_tokens,
-                turn_tokens=max(turn_tokens, self._memory.chunk_tokens),
+                turn_tokens=max(turn_tokens, tokens),
             )
             if gone or away:  # what waits is folded together
                 self.backlog.schedule(self.thread, 0.0)

@@ -458,8 +458,8 @@ def read_file(path: str) -> str:
     return f"This is {path}.\n" + "A line of the file.\n" * 1500
 
 
-@pytest.mark.parametrize("room", [None, 128_000])
-def test_an_agent_sees_all_that_the_running_turn_has_found(room):
+@pytest.mark.parametrize(("room", "again"), [(None, 3), (128_000, 5)])
+def test_an_agent_sees_all_that_the_running_turn_has_found(room, again):
     def compare(messages):
         seen = [m.text for m in messages if isinstance(m, ToolMessage)]
         unseen = (path for path in "abcdef" if not any(f"is {path}." in text for text in seen))
@@ -472,7 +472,12 @@ def test_an_agent_sees_all_that_the_running_turn_has_found(room):
     say(graph, "Compare the files a to f.", ANN)
     out = say(graph, "Which were they?", ANN)
 
-    assert [len(call.messages) for call in model.calls] == [*range(1, 14, 2), 3, *range(3, 14, 2)]
+    assert [len(call.messages) for call in model.calls] == [
+        *range(1, 14, 2),
+        3,
+        again,
+        *range(5, 14, 2),
+    ]
     assert len(out["messages"]) == 28
     assert model.calls[7].messages[0].text == "Compare the files a to f."
     assert model.calls[7].messages[1].text == "Alike."
@@ -489,6 +494,18 @@ def test_a_turn_that_its_model_has_no_room_for_keeps_its_beginning_and_its_end()
     assert max(shown) < 4
     assert shown[-1] > 0
     assert "is h." in model.calls[-1].messages[-1].text
+
+
+@pytest.mark.parametrize(("config", "stays"), [({}, True), ({"chunk_tokens": 5000}, False)])
+def test_a_pasted_text_stays_for_the_next_turn_where_the_model_has_room(config, stays):
+    config = ReadingConfig(**config)
+    memory = ConversationMemory("extractive", store=InMemoryStore(), config=config, **NEVER)
+    model = ScriptedChatModel("Noted.", profile={"max_input_tokens": 128_000})
+    graph = agent_with(memory, model=model)
+    say(graph, "Shorten this: " + "The tenant pays the rent on the first. " * 900, ANN)
+    say(graph, "Shorter, please.", ANN)
+
+    assert any(m.text.startswith("Shorten this") for m in model.calls[-1].messages) == stays
 
 
 FORGETTING = {
