@@ -142,10 +142,11 @@ class ConversationSettings(Generic[Shape]):
         )
         most = min(_MOST_PAST, (keep_versions or _MOST_PAST + 1) - 1)
         self.form = form_of(schema, Past(most, keep_days))
+        self.config = ReadingConfig.model_validate(config or {})
         if callable(keep) or callable(never):
-            model = share_model(model, config or ReadingConfig(), tokenizer)
+            model = share_model(model, self.config, tokenizer)
         self._keep, self._never = keep, never
-        self.model, self.config, self.tokenizer = model, config or ReadingConfig(), tokenizer
+        self.model, self.tokenizer = model, tokenizer
         make_folding = partial(
             Folding,
             model,
