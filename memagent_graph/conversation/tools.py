@@ -113,7 +113,8 @@ async def summarize(memory: ConversationMemory[Any], messages: Sequence[BaseMess
     await memory.asave(messages, user=user, thread=thread, store=runtime.store, config=config)
     head = await memory.people.of(user, runtime.store).head()
     notes = "" if head is None else head.text
-    work = "".join(m.text.partition(WORK)[2] for m in messages if is_summary(m))
+    before = [m.text.partition(WORK)[2].strip() for m in messages if is_summary(m)]
+    work = "\n".join(text.removesuffix("</summary>") for text in before)  # as deepagents ends it
     if work or any(isinstance(message, ToolMessage) for message in messages):
         work += "\n" + ConversationSource(messages, redact=memory.redact).text
         said = read_channel(runs_of(config)[0], "messages") or messages

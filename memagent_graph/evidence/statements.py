@@ -350,10 +350,9 @@ def _lines(block: str) -> Iterator[tuple[int, int]]:
         position, joined = position + len(line) + 1, joined + 1
         opens = joined < _MOST_JOINED and (line.rstrip().endswith(_OPENERS) or _breaks_off(line))
         if not opens:
-            for end in range(start + LONGEST, position, LONGEST):
-                yield end - LONGEST, end
-                start = end
-            yield start, position
+            long = position - start > LONGEST
+            cut = _sentences(block[start:position]) if long else [(0, position - start)]
+            yield from ((start + first, start + last) for first, last in cut)
             start, joined = position, 0
     if start < position:
         yield start, position

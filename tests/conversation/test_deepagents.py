@@ -20,6 +20,7 @@ from memagent_graph.testing import ScriptedChatModel, call_tool
 deepagents = pytest.importorskip("deepagents", reason="make test-deepagents installs it")
 
 from deepagents.backends import CompositeBackend, StateBackend  # noqa: E402
+from deepagents.middleware.summarization import SummarizationMiddleware  # noqa: E402
 
 from memagent_graph.conversation.files import (  # noqa: E402
     NOTES,
@@ -242,6 +243,32 @@ def test_all_lines_of_a_file_are_read():
     tool.invoke({"path": "/a", "question": "All?"})
 
     assert "".join(reader.calls) == text
+
+
+@pytest.mark.parametrize("how", ["sync", "async"])
+def test_a_memory_sums_up_the_thread_of_a_deep_agent(memory, how):
+    def look(name: str) -> str:
+        """Say why a bridge was closed."""
+        return f"The bridge {name} was closed because cable {ord(name)} broke." + " No more." * 90
+
+    model = ScriptedChatModel(*(call_tool("look", name=name) for name in "ABCDEFGH"), "Done.")
+    options = {"backend": StateBackend(), "summarizer": memory.summarizer}
+    sums_up = SummarizationMiddleware(
+        model,
+        trigger=("messages", 8),
+        keep=("messages", 3),
+        trim_tokens_to_summarize=None,
+        **options,
+    )
+    agent = deepagents.create_deep_agent(
+        model, tools=[look], middleware=[sums_up], store=memory.people.choose_store(None)
+    )
+    say(agent, "Why were the bridges A to H closed?", ANN, how)
+
+    summary = next(m.text for m in model.calls[-1].messages if m.type == "human")
+    assert "I breed goats." in summary
+    assert all(f"cable {ord(name)} broke." in summary for name in "ABCDEF")
+    assert summary.count("</summary>") == 1
 
 
 def test_the_example_runs():
