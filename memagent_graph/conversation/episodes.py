@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from memagent_graph.errors import BadRecordError, MemoryConflictError
 from memagent_graph.evidence.statements import drop_statements
-from memagent_graph.memory.atomic import MOST_LOST_RACES, pause
+from memagent_graph.memory.store import MOST_LOST_RACES, pause
 from memagent_graph.text.tokens import EstimatingTokenizer
 
 if TYPE_CHECKING:
@@ -46,8 +46,8 @@ if TYPE_CHECKING:
 
     from langgraph.store.base import PutOp
 
-    from memagent_graph.memory.atomic import Value
     from memagent_graph.memory.items import Place, Records
+    from memagent_graph.memory.store import Value
 
 _MOST = 1 << 25
 """Size of the cached pages of all people, in code points."""

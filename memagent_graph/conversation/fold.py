@@ -38,7 +38,7 @@ from memagent_graph.graph.fold import advance, faults_of, warn_of_faults
 from memagent_graph.graph.layers import add_layers
 from memagent_graph.graph.reading import Call, Reading, check_window, repeat, warn_of_left_out
 from memagent_graph.graph.state import begin_fold, document_of, memory_of, whole_scope
-from memagent_graph.memory.atomic import MOST_LOST_RACES, pause
+from memagent_graph.memory.store import MOST_LOST_RACES, pause
 from memagent_graph.memory.version import (
     MemoryVersion,
     MessageFold,
@@ -68,7 +68,7 @@ if TYPE_CHECKING:
     from memagent_graph.conversation.user_memory import Changed, UserMemory
     from memagent_graph.errors import BadRecordError
     from memagent_graph.graph.state import Fold
-    from memagent_graph.memory.atomic import Value
+    from memagent_graph.memory.store import Value
     from memagent_graph.readers.base import Reader
     from memagent_graph.text.chunks import Chunk
     from memagent_graph.text.source import Source

@@ -41,9 +41,9 @@ if TYPE_CHECKING:
 
     from memagent_graph.graph.reading import Reading
     from memagent_graph.graph.state import Fold, Progress, Scope
-    from memagent_graph.memory.atomic import Value
     from memagent_graph.memory.bank import MemoryBank
     from memagent_graph.memory.items import Place
+    from memagent_graph.memory.store import Value
     from memagent_graph.memory.writer import Fence
     from memagent_graph.text.chunks import Chunk, Cutter
     from memagent_graph.text.source import Source

@@ -25,10 +25,10 @@ from memagent_graph.graph.state import (
     memory_of,
     whole_scope,
 )
-from memagent_graph.memory.atomic import MOST_LOST_RACES, pause
 from memagent_graph.memory.bank import MemoryBank
 from memagent_graph.memory.chain import adopt, keep_answer
 from memagent_graph.memory.lease import EditedError, Lease, UnderWay, can_lease
+from memagent_graph.memory.store import MOST_LOST_RACES, pause
 from memagent_graph.memory.version import MemoryVersion, edit_version
 from memagent_graph.memory.writer import VersionWriter
 from memagent_graph.readers.base import Usage
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
     from memagent_graph.evidence.places import Memory
     from memagent_graph.graph.reading import Advance, FoldStep, Reading, Run
-    from memagent_graph.memory.atomic import Value
+    from memagent_graph.memory.store import Value
     from memagent_graph.text.chunks import Chunk, Cutter
 
 

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 from memagent_graph.errors import BadRecordError, MemoryConflictError, MemoryNotFoundError
 from memagent_graph.memory import chain, maintenance
 from memagent_graph.memory import forget as removal
-from memagent_graph.memory.atomic import MOST_LOST_RACES, pause
 from memagent_graph.memory.chain import EDITS
 from memagent_graph.memory.forget import Forgotten, ForgottenSource
 from memagent_graph.memory.items import Records
 from memagent_graph.memory.lease import find_readings
+from memagent_graph.memory.store import MOST_LOST_RACES, pause
 from memagent_graph.memory.version import (
     History,
     MemoryVersion,
@@ -25,9 +25,9 @@ from memagent_graph.sync import to_sync
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from memagent_graph.memory.atomic import Value
     from memagent_graph.memory.items import Place
     from memagent_graph.memory.lease import UnderWay
+    from memagent_graph.memory.store import Value
 
 
 async def replace_for(

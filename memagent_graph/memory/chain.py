@@ -14,8 +14,8 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple, cast
 
 from memagent_graph.errors import BadRecordError, MemoryNotFoundError, NewerRecordError
-from memagent_graph.memory.atomic import MOST_LOST_RACES, NO_CONDITIONS, agrees, pause, race_error
 from memagent_graph.memory.items import owners_of
+from memagent_graph.memory.store import MOST_LOST_RACES, NO_CONDITIONS, agrees, pause, race_error
 from memagent_graph.memory.version import SCHEMA, History, MemoryVersion, walk
 from memagent_graph.readers.base import Usage
 
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
     from langgraph.store.base import PutOp
 
-    from memagent_graph.memory.atomic import Given, Value
     from memagent_graph.memory.items import Place, Records, Stored
+    from memagent_graph.memory.store import Given, Value
 
 EDITS = "edits"
 """Field of a version's record: ids of the versions that replace it, by memory's name."""

@@ -18,7 +18,6 @@ from memagent_graph.errors import (
     ConfigurationError,
     MemoryNotFoundError,
 )
-from memagent_graph.memory.atomic import MOST_LOST_RACES, pause, race_error
 from memagent_graph.memory.chain import EDITS, NOTHING, find_versions, move_head
 from memagent_graph.memory.items import Records, owners_of
 from memagent_graph.memory.lease import find_readings
@@ -30,6 +29,7 @@ from memagent_graph.memory.maintenance import (
     delete_versions,
     take_contents,
 )
+from memagent_graph.memory.store import MOST_LOST_RACES, pause, race_error
 from memagent_graph.memory.version import (
     MemoryVersion,
     Rows,
@@ -48,8 +48,8 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
     from datetime import datetime
 
-    from memagent_graph.memory.atomic import Value
     from memagent_graph.memory.items import Place, Stored
+    from memagent_graph.memory.store import Value
     from memagent_graph.memory.version import History
     from memagent_graph.text.source import Source
 

@@ -30,8 +30,8 @@ from uuid import UUID
 from langgraph.store.base import GetOp, Item, ListNamespacesOp, MatchCondition, PutOp
 
 from memagent_graph.errors import BadRecordError, ConfigurationError
-from memagent_graph.memory.atomic import AtomicStore, Namespace, atomic
-from memagent_graph.memory.circuit import guard_of
+from memagent_graph.memory.store import AtomicStore, Namespace, guard_of
+from memagent_graph.memory.stores import atomic
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
     from langgraph.store.base import BaseStore, Op
 
-    from memagent_graph.memory.atomic import Value
+    from memagent_graph.memory.store import Value
 
     Stored = Value | BadRecordError | None
 

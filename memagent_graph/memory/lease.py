@@ -25,8 +25,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from memagent_graph.errors import BadRecordError, StoreError
 from memagent_graph.memory import chain
-from memagent_graph.memory.atomic import GetThenPut
-from memagent_graph.memory.circuit import FOLLOWED
+from memagent_graph.memory.store import FOLLOWED, GetThenPut
 from memagent_graph.memory.version import MemoryVersion
 
 if TYPE_CHECKING:
@@ -34,8 +33,8 @@ if TYPE_CHECKING:
 
     from langgraph.store.base import PutOp
 
-    from memagent_graph.memory.atomic import Value
     from memagent_graph.memory.items import Place, Records
+    from memagent_graph.memory.store import Value
 
 LAPSE = 5.0
 """Seconds without a sign of life after which anybody can take a lease."""

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from memagent_graph.errors import BadRecordError
 from memagent_graph.memory import chain
-from memagent_graph.memory.atomic import MOST_LOST_RACES, pause, race_error
+from memagent_graph.memory.store import MOST_LOST_RACES, pause, race_error
 from memagent_graph.memory.version import ChunkRead, MemoryVersion
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from memagent_graph.memory.atomic import Value
     from memagent_graph.memory.items import Place, Records
     from memagent_graph.memory.lease import Lease, UnderWay
+    from memagent_graph.memory.store import Value
 
 _AT_ONCE = 64
 """Versions that are written in one step, at most."""
