@@ -25,9 +25,8 @@ from memagent_graph.errors import (
 )
 from memagent_graph.evidence.places import Memory
 from memagent_graph.memory.bank import MemoryBank
-from memagent_graph.memory.chain import find_versions
 from memagent_graph.memory.forget import release
-from memagent_graph.memory.items import label, name_user, place_of
+from memagent_graph.memory.items import find_versions, label, name_user, place_of
 from memagent_graph.memory.maintenance import erase
 from memagent_graph.memory.store import MOST_LOST_RACES, pause
 from memagent_graph.memory.version import (

@@ -19,7 +19,9 @@ from memagent_graph.graph.state import (
     mark_taken,
     memory_of,
 )
-from memagent_graph.memory.chain import adopt, find_prefix, has_answer, newest_edit, read_head
+from memagent_graph.memory.bank import has_answer
+from memagent_graph.memory.chain import adopt
+from memagent_graph.memory.items import find_prefix, newest_edit, read_head
 from memagent_graph.memory.version import (
     ChunkRead,
     MemoryVersion,
@@ -42,9 +44,9 @@ if TYPE_CHECKING:
     from memagent_graph.graph.reading import Reading
     from memagent_graph.graph.state import Fold, Progress, Scope
     from memagent_graph.memory.bank import MemoryBank
+    from memagent_graph.memory.chain import Fence
     from memagent_graph.memory.items import Place
     from memagent_graph.memory.store import Value
-    from memagent_graph.memory.writer import Fence
     from memagent_graph.text.chunks import Chunk, Cutter
     from memagent_graph.text.source import Source
 

@@ -25,12 +25,11 @@ from memagent_graph.graph.state import (
     memory_of,
     whole_scope,
 )
-from memagent_graph.memory.bank import MemoryBank
-from memagent_graph.memory.chain import adopt, keep_answer
+from memagent_graph.memory.bank import MemoryBank, keep_answer
+from memagent_graph.memory.chain import VersionWriter, adopt
 from memagent_graph.memory.lease import EditedError, Lease, UnderWay, can_lease
 from memagent_graph.memory.store import MOST_LOST_RACES, pause
 from memagent_graph.memory.version import MemoryVersion, edit_version
-from memagent_graph.memory.writer import VersionWriter
 from memagent_graph.readers.base import Usage
 from memagent_graph.templates import plural
 

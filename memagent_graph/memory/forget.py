@@ -18,8 +18,8 @@ from memagent_graph.errors import (
     ConfigurationError,
     MemoryNotFoundError,
 )
-from memagent_graph.memory.chain import EDITS, NOTHING, find_versions, move_head
-from memagent_graph.memory.items import Records, owners_of
+from memagent_graph.memory.chain import LAST, move_head, number_of
+from memagent_graph.memory.items import EDITS, NOTHING, Records, find_versions, owners_of
 from memagent_graph.memory.lease import find_readings
 from memagent_graph.memory.maintenance import (
     BankContents,
@@ -39,7 +39,6 @@ from memagent_graph.memory.version import (
     sound_rows,
     walk,
 )
-from memagent_graph.memory.writer import LAST, number_of
 from memagent_graph.sync import to_thread
 from memagent_graph.text.cache import forget_converted
 from memagent_graph.text.source import digests_of

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from langgraph.store.memory import InMemoryStore
 
 from memagent_graph.errors import BadRecordError, MemoryNotFoundError, NewerRecordError, StoreError
-from memagent_graph.memory.chain import append_version, find_versions, move_head, read_history
-from memagent_graph.memory.items import owners_of
+from memagent_graph.memory.chain import append_version, move_head
+from memagent_graph.memory.items import find_versions, owners_of, read_history
 from memagent_graph.memory.store import MOST_LOST_RACES, pause
 from memagent_graph.memory.version import MemoryVersion, follows_of, rows_of
 from memagent_graph.seams import call_with_connection, drop_empty_namespaces

@@ -16,8 +16,7 @@ import memagent_graph.memory.store as asked
 from memagent_graph import ReadingConfig, create_memagent, store_metrics
 from memagent_graph.errors import ConfigurationError, MemoryNotFoundError, StoreError
 from memagent_graph.evidence.places import Memory
-from memagent_graph.memory.bank import MemoryBank
-from memagent_graph.memory.chain import answers_of
+from memagent_graph.memory.bank import MemoryBank, answers_of
 from memagent_graph.memory.store import GetThenPut
 from memagent_graph.testing import ScriptedChatModel
 
