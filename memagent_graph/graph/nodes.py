@@ -10,8 +10,8 @@ from time import monotonic
 from typing import TYPE_CHECKING
 
 from memagent_graph import errors
-from memagent_graph.evidence.answers import is_beside
 from memagent_graph.evidence.places import Memory, Unsupported
+from memagent_graph.evidence.support import is_beside
 from memagent_graph.graph.events import (
     Speech,
     answer_event,
