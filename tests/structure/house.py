@@ -40,7 +40,7 @@ CEILINGS = {
     "files a chunk enters, without a store": Ceiling(15, 14),
     "files a chunk enters, with a store": Ceiling(22, 20),
     "files a chunk enters, with Redis": Ceiling(26, 26),
-    "files a message enters": Ceiling(11, 8),
+    "files a message enters": Ceiling(10, 8),
     "files the fold of a message enters": Ceiling(30, 30),
     "modules with one importer, in percent": Ceiling(6, 6),
     "import circles, with those of types": Ceiling(0, 0),
@@ -49,8 +49,8 @@ CEILINGS = {
     "modules in -ing": Ceiling(0, 0),
     "functions named by participles": Ceiling(0, 0),
     "lines of the largest module": Ceiling(500, 500),
-    "modules": Ceiling(138, 130),
-    "lines": Ceiling(43_624, 39_000),
+    "modules": Ceiling(136, 130),
+    "lines": Ceiling(43_610, 39_000),
 }
 
 
