@@ -84,7 +84,7 @@ def own_id(key: str, thread: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class KeepFilter:
-    """What is kept of a text: what `redact` leaves, without statements with a word of `never`.
+    """The rules of what is kept: what `redact` leaves, without statements with a word of `never`.
 
     `banned` are the topics of `never`; an instruction without any bans every text.
     """

@@ -189,7 +189,8 @@ class AtomicSqlite:
             for place, expected in given.items():
                 found = file.execute(_READ, _row(*place)).fetchone()
                 # As it would be read back: some values change by being stored.
-                stored = expected if not isinstance(expected, Mapping) else _reread(expected)
+                is_value = isinstance(expected, Mapping)
+                stored = orjson.loads(orjson.dumps(dict(expected))) if is_value else expected
                 if not agrees(orjson.loads(found[0]) if found else None, stored):
                     return False
             for op in ops:
@@ -253,11 +254,6 @@ def _transact(act: Callable[[sqlite3.Connection], T], file: sqlite3.Connection) 
 def _row(namespace: Namespace, key: str) -> tuple[str, str]:
     validate_op_namespace(PutOp(namespace, "", None))
     return ".".join(namespace), key  # as these stores write a namespace
-
-
-def _reread(value: Mapping[str, object]) -> dict[str, object]:
-    stored: dict[str, object] = orjson.loads(orjson.dumps(dict(value)))
-    return stored
 
 
 @contextmanager

@@ -50,7 +50,7 @@ CEILINGS = {
     "functions named by participles": Ceiling(0, 0),
     "lines of the largest module": Ceiling(500, 500),
     "modules": Ceiling(136, 130),
-    "lines": Ceiling(43_610, 39_000),
+    "lines": Ceiling(43_606, 39_000),
 }
 
 
