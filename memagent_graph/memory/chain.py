@@ -13,8 +13,8 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, NamedTuple
 
 from memagent_graph.errors import BadRecordError, NewerRecordError
-from memagent_graph.memory.items import NOTHING, no_such_version, owners_of
-from memagent_graph.memory.store import MOST_LOST_RACES, NO_CONDITIONS, agrees, pause, race_error
+from memagent_graph.memory.items import no_such_version, owners_of
+from memagent_graph.memory.store import MOST_LOST_RACES, NOTHING, agrees, pause, race_error
 from memagent_graph.memory.version import ChunkRead, MemoryVersion
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ async def advance_head(
     *,
     expected: str | None,
     also: Sequence[PutOp] = (),
-    given: Given = NO_CONDITIONS,
+    given: Given = NOTHING,
 ) -> bool:
     """Store a version and point a name to it in one step, unless the name has moved.
 
@@ -120,7 +120,7 @@ async def adopt(
     value: Stored,
     *,
     also: Sequence[PutOp] = (),
-    given: Given = NO_CONDITIONS,
+    given: Given = NOTHING,
 ) -> bool:
     """Add a memory to the owners of a version with this record, and return whether it is there.
 
@@ -140,7 +140,7 @@ async def append_versions(
     owner: str | None = None,
     *,
     also: Sequence[PutOp] = (),
-    given: Given = NO_CONDITIONS,
+    given: Given = NOTHING,
     found: Mapping[str, Stored] = NOTHING,
 ) -> dict[str, MemoryVersion] | None:
     """Store versions in one step, each unless its id exists; a record that is damaged is replaced.

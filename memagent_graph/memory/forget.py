@@ -19,7 +19,7 @@ from memagent_graph.errors import (
     MemoryNotFoundError,
 )
 from memagent_graph.memory.chain import LAST, move_head, number_of
-from memagent_graph.memory.items import EDITS, NOTHING, Records, find_versions, owners_of
+from memagent_graph.memory.items import EDITS, Records, find_versions, owners_of
 from memagent_graph.memory.lease import find_readings
 from memagent_graph.memory.maintenance import (
     BankContents,
@@ -29,7 +29,7 @@ from memagent_graph.memory.maintenance import (
     delete_versions,
     take_contents,
 )
-from memagent_graph.memory.store import MOST_LOST_RACES, pause, race_error
+from memagent_graph.memory.store import MOST_LOST_RACES, NOTHING, pause, race_error
 from memagent_graph.memory.version import (
     MemoryVersion,
     Rows,

@@ -26,7 +26,6 @@ import re
 from functools import partial
 from hashlib import sha256
 from itertools import islice
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
 from uuid import UUID
 
@@ -38,7 +37,7 @@ from memagent_graph.errors import (
     MemoryNotFoundError,
     NewerRecordError,
 )
-from memagent_graph.memory.store import AtomicStore, Namespace, guard_of
+from memagent_graph.memory.store import NOTHING, AtomicStore, Namespace, guard_of
 from memagent_graph.memory.stores import atomic
 from memagent_graph.memory.version import History, MemoryVersion, walk
 
@@ -314,10 +313,6 @@ EDITS = "edits"
 
 
 _MEND = "`memagent memory check --repair` restores what is left of it."
-
-
-NOTHING: Mapping[str, Value] = MappingProxyType({})
-"""No records."""
 
 
 async def find_prefix(

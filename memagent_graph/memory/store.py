@@ -40,7 +40,8 @@ Value = dict[str, Any]
 """The value of an item in a LangGraph store."""
 Given = Mapping[tuple[Namespace, str], Mapping[str, object] | EllipsisType | None]
 
-NO_CONDITIONS: Given = MappingProxyType({})
+NOTHING: Mapping[Any, Any] = MappingProxyType({})
+"""No conditions, or no records."""
 
 MOST_LOST_RACES = 100
 """Lost races after which a writer gives up; pauses in between add up to 50 s on average."""

@@ -188,9 +188,9 @@ class AtomicSqlite:
         def commit(file: sqlite3.Connection) -> bool:
             for place, expected in given.items():
                 found = file.execute(_READ, _row(*place)).fetchone()
-                # As it would be read back: some values change by being stored.
-                is_value = isinstance(expected, Mapping)
-                stored = orjson.loads(orjson.dumps(dict(expected))) if is_value else expected
+                stored = expected
+                if isinstance(expected, Mapping):  # as it would be read back: some values change
+                    stored = orjson.loads(orjson.dumps(dict(expected)))
                 if not agrees(orjson.loads(found[0]) if found else None, stored):
                     return False
             for op in ops:

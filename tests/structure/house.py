@@ -38,8 +38,8 @@ class Ceiling(NamedTuple):
 
 CEILINGS = {
     "files a chunk enters, without a store": Ceiling(15, 14),
-    "files a chunk enters, with a store": Ceiling(22, 20),
-    "files a chunk enters, with Redis": Ceiling(26, 26),
+    "files a chunk enters, with a store": Ceiling(21, 20),
+    "files a chunk enters, with Redis": Ceiling(25, 25),
     "files a message enters": Ceiling(10, 8),
     "files the fold of a message enters": Ceiling(30, 30),
     "modules with one importer, in percent": Ceiling(6, 6),
@@ -50,7 +50,7 @@ CEILINGS = {
     "functions named by participles": Ceiling(0, 0),
     "lines of the largest module": Ceiling(500, 500),
     "modules": Ceiling(136, 130),
-    "lines": Ceiling(43_606, 39_000),
+    "lines": Ceiling(43_599, 39_000),
 }
 
 
