@@ -14,7 +14,7 @@ from memagent_graph.conversation.backlog import fold_all
 from memagent_graph.conversation.built_in import drop_ended
 from memagent_graph.conversation.catch_up import aforget
 from memagent_graph.conversation.form import choose_recalled, write_passages
-from memagent_graph.conversation.messages import find_current, is_reply
+from memagent_graph.conversation.messages import find_current, is_reply, word_for_word
 from memagent_graph.conversation.profile import entries_of
 from memagent_graph.conversation.prompt import drop_edited, find_passages, render_recalled
 from memagent_graph.conversation.proposal import Decision, list_proposals
@@ -214,9 +214,9 @@ class ConversationMemory(ConversationSettings[Shape]):
             if reminders:
                 await reminders.check(personal, head, kept, waiting)
             if kept.pages or waiting:
-                folding, days = self.get_folding(user), personal.episodes.since
-                known = {(one.id, one.text) for one in folding.keep(messages, "")}
-                find = partial(find_passages, since=days, known=known, allows=folding.allows)
+                rules, days = self.get_folding(user).kept, personal.episodes.since
+                known = {(one.id, one.text) for one in word_for_word(messages, "", rules)}
+                find = partial(find_passages, since=days, known=known, allows=rules.allows)
                 found = await asyncio.to_thread(find, kept, waiting, text)
         except ConfigurationError:
             raise

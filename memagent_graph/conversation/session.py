@@ -33,6 +33,7 @@ from memagent_graph.conversation.messages import (
     is_summary,
     record_message,
     stamp,
+    word_for_word,
 )
 from memagent_graph.conversation.profile import Past
 from memagent_graph.conversation.proposal import list_proposals
@@ -219,8 +220,8 @@ class Talk:
             new = await self.personal.find_changed(self.thread, unseen, redact) if unseen else []
             _, waiting = await self.personal.episodes.read_all(empty=not (new and self._quotes))
             said = {(one.id, one.text) for one in waiting if one.text}
-            folding = self._memory.get_folding(self.user)
-            kept = folding.keep([one.message for one in new], self.thread)
+            rules = self._memory.get_folding(self.user).kept
+            kept = word_for_word([one.message for one in new], self.thread, rules)
             left = {one.recorded.id for one in new}
             left -= {one.id for one in kept if (one.id, one.text) in said}
             others = {own_id(key, self.thread) for key in left}
@@ -325,8 +326,9 @@ class Talk:
             messages = [one.message for one in changed]
             ids = [str(one.id) for one in messages if isinstance(one, HumanMessage)]
             said = {key: KeptMessage(key, self.thread, "", "", "") for key in ids}  # taken back
-            folding = self._memory.get_folding(self.user)
-            kept = folding.keep([m for m in messages if not is_excluded(m)], self.thread)
+            rules = self._memory.get_folding(self.user).kept
+            spoken = (message for message in messages if not is_excluded(message))
+            kept = word_for_word(spoken, self.thread, rules)
             said |= {one.id: one for one in kept}
             await self.personal.episodes.wait(
                 [*said.values()], lambda one: one.thread == self.thread and left(one.own_id)

@@ -14,8 +14,8 @@ from servers.tcp_proxy import TCPProxy
 from memagent_graph import ConversationMemory, MemoryBank, ReadingConfig, create_memagent
 from memagent_graph.conversation.node import ConversationNode
 from memagent_graph.errors import StoreError
-from memagent_graph.memory.circuit import store_metrics
 from memagent_graph.memory.redis import RedisStore
+from memagent_graph.memory.store import store_metrics
 from memagent_graph.memory.stores import open_store
 
 pytestmark = pytest.mark.usefixtures("impatient")

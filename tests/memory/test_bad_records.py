@@ -13,10 +13,10 @@ from langgraph.store.sqlite import AsyncSqliteStore, SqliteStore
 from typer.testing import CliRunner
 
 from memagent_graph import MemoryBank, ReadingConfig, create_memagent
-from memagent_graph.cli import options
 from memagent_graph.cli.memory import app
 from memagent_graph.conversation.memory import ConversationMemory
 from memagent_graph.errors import BadRecordError, MemoryNotFoundError, NewerRecordError, StoreError
+from memagent_graph.memory import stores
 from memagent_graph.memory.redis import RedisStore
 from memagent_graph.memory.version import make_reading_key
 
@@ -83,7 +83,7 @@ def place(prefix, store, redis_client):
 
 def command(monkeypatch, redis_server, prefix, *arguments):
     monkeypatch.setattr(
-        options, "open_store", lambda where: RedisStore.from_url(redis_server.url, prefix=prefix)
+        stores, "open_store", lambda where: RedisStore.from_url(redis_server.url, prefix=prefix)
     )
     monkeypatch.setenv("MEMAGENT_STORE", redis_server.url)
     return CliRunner().invoke(app, [*arguments])

@@ -13,9 +13,9 @@ from memory_versions import make_version
 from typer.testing import CliRunner
 
 from memagent_graph import MemoryBank, ReadingConfig, create_memagent
-from memagent_graph.cli import options
 from memagent_graph.cli.memory import app
 from memagent_graph.errors import MemoryConflictError, MemoryNotFoundError, StoreError
+from memagent_graph.memory import stores
 from memagent_graph.memory.bank import diff
 from memagent_graph.memory.version import (
     MemoryVersion,
@@ -57,7 +57,7 @@ def test_the_command_line_shows_a_gap(bank, monkeypatch):
     read(bank, memory_name="ann")
     gone = bank.history("ann")[2].id
     bank.store.delete(bank.versions, gone)
-    monkeypatch.setattr(options, "open_store", lambda where: nullcontext(bank.store))
+    monkeypatch.setattr(stores, "open_store", lambda where: nullcontext(bank.store))
 
     told = CliRunner().invoke(app, ["history", "ann"], env={"MEMAGENT_STORE": "redis://x"})
 

@@ -22,7 +22,7 @@ from langgraph.store.memory import InMemoryStore
 
 from memagent_graph import MemoryBank, create_memagent
 from memagent_graph.errors import MemoryConflictError
-from memagent_graph.memory.atomic import GetThenPut
+from memagent_graph.memory.store import GetThenPut
 
 SEGMENTED = SMALL.model_copy(update={"segments": 2})
 

@@ -12,12 +12,12 @@ from langgraph.store.memory import InMemoryStore
 from memory_versions import make_version
 from servers.redis_server import RedisServer
 
+import memagent_graph.memory.store as asked
 from memagent_graph import MemoryBank, ReadingConfig, create_memagent
 from memagent_graph.conversation.memory import ConversationMemory
 from memagent_graph.errors import MemAgentError, StoreError
-from memagent_graph.memory import circuit
-from memagent_graph.memory.atomic import GetThenPut
 from memagent_graph.memory.redis import RedisStore
+from memagent_graph.memory.store import GetThenPut
 
 SMALL = ReadingConfig(chunk_tokens=50)
 TEXT = numbered(30)
@@ -32,7 +32,7 @@ TALK = [
 @pytest.fixture(autouse=True)
 def _impatient(monkeypatch):
     """Stores that fail are retried at once: no test waits for a pause."""
-    monkeypatch.setattr(circuit, "AWAY", circuit.Pauses(0.0, 0.0))
+    monkeypatch.setattr(asked, "AWAY", asked.Pauses(0.0, 0.0))
 
 
 class Faults:

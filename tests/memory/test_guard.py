@@ -19,7 +19,7 @@ from memagent_graph.errors import (
     StoreError,
     StoreRefusedError,
 )
-from memagent_graph.memory.circuit import StoreGuard, guard_of
+from memagent_graph.memory.store import StoreGuard, guard_of
 
 SOON = 0.02
 LONG = 30
@@ -225,7 +225,7 @@ async def test_a_call_from_before_the_outage_does_not_open_the_circuit_after_it(
 
 
 async def test_an_outage_is_one_warning(guard, clock, caplog):
-    caplog.set_level(logging.DEBUG, logger="memagent_graph.memory.circuit")
+    caplog.set_level(logging.DEBUG, logger="memagent_graph.memory.store")
     for _ in range(2):
         for _ in range(3):
             await fail(guard)

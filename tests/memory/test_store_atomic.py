@@ -18,10 +18,9 @@ from servers.warm_python import COMMAND_LINE, PIPE, warm_python
 
 from memagent_graph.cli.memory import open_saver
 from memagent_graph.errors import StoreError
-from memagent_graph.memory.atomic import atomic
 from memagent_graph.memory.items import Records
 from memagent_graph.memory.redis import RedisStore
-from memagent_graph.memory.stores import open_store
+from memagent_graph.memory.stores import atomic, open_store
 
 AT = ("tenant", "heads")
 
@@ -93,7 +92,7 @@ import sys
 from contextlib import closing
 from langgraph.store.base import PutOp
 from langgraph.store.sqlite import SqliteStore
-from memagent_graph.memory.atomic import atomic
+from memagent_graph.memory.stores import atomic
 from memagent_graph.memory.redis import RedisStore
 from memagent_graph.sync import wait_for
 

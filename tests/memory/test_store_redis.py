@@ -22,8 +22,8 @@ from servers.tcp_proxy import TCPProxy
 
 from memagent_graph import ConversationMemory
 from memagent_graph.errors import ConfigurationError, StoreError, StoreRefusedError
-from memagent_graph.memory.circuit import Pauses
 from memagent_graph.memory.redis import RedisStore, operations
+from memagent_graph.memory.store import Pauses
 
 AT = ("tenant", "things")
 TEN_MINUTES = 600_000

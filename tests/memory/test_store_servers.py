@@ -33,8 +33,8 @@ from servers.tcp_proxy import TCPProxy
 
 from memagent_graph.cli import doctor
 from memagent_graph.errors import StoreError
-from memagent_graph.memory.circuit import Pauses
 from memagent_graph.memory.redis import RedisStore
+from memagent_graph.memory.store import Pauses
 
 AT = ("tenant", "things")
 

@@ -12,13 +12,12 @@ from gated_readings import until
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.store.memory import InMemoryStore
 
+import memagent_graph.memory.store as asked
 from memagent_graph import ReadingConfig, create_memagent, store_metrics
 from memagent_graph.errors import ConfigurationError, MemoryNotFoundError, StoreError
 from memagent_graph.evidence.places import Memory
-from memagent_graph.memory import circuit
-from memagent_graph.memory.atomic import GetThenPut
-from memagent_graph.memory.bank import MemoryBank
-from memagent_graph.memory.chain import answers_of
+from memagent_graph.memory.bank import MemoryBank, answers_of
+from memagent_graph.memory.store import GetThenPut
 from memagent_graph.testing import ScriptedChatModel
 
 SMALL = ReadingConfig(chunk_tokens=50, retry_interval=0.001)
@@ -360,9 +359,9 @@ def clock(monkeypatch):
     """Seconds that pass only while everything waits; the circuit of a store goes by them."""
     monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "benchmarks"))
     monkeypatch.setenv("MEMAGENT_STORE_SECONDS", "1.5")
-    made = circuit.StoreGuard
+    made = asked.StoreGuard
     by_the_loop = partial(made, lambda: asyncio.get_running_loop().time())
-    monkeypatch.setattr(circuit, "StoreGuard", by_the_loop)
+    monkeypatch.setattr(asked, "StoreGuard", by_the_loop)
     return import_module("virtual_clock")
 
 

@@ -5,9 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memagent_graph.evidence.align import align, carry
-from memagent_graph.evidence.answers import cite
 from memagent_graph.evidence.places import Evidence, Memory, Unsupported
 from memagent_graph.evidence.statements import statements
+from memagent_graph.evidence.support import cite
 from memagent_graph.text.chunks import Chunk
 from memagent_graph.text.source import JoinedSource, Location, TextSource
 

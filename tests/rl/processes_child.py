@@ -9,7 +9,7 @@ import torch
 from rl.rollouts import some_rollouts
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from memagent_graph.rl.settings import GRPOSettings
+from memagent_graph.rl.grpo import GRPOSettings
 from memagent_graph.rl.trainer import MultiConversationGRPOTrainer
 
 

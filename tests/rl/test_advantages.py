@@ -8,8 +8,13 @@ from hypothesis import strategies as st
 from rl.rollouts import records
 
 from memagent_graph.errors import TraceError
-from memagent_graph.rl.grpo import Baseline, group_advantages, informative, make_training_rows
-from memagent_graph.rl.settings import GRPOSettings
+from memagent_graph.rl.grpo import (
+    Baseline,
+    GRPOSettings,
+    group_advantages,
+    informative,
+    make_training_rows,
+)
 from memagent_graph.rl.traces import Rollout, join
 
 rewards = st.floats(-10, 10, allow_nan=False).map(lambda number: round(number, 6))

@@ -5,7 +5,7 @@ from memagent_graph.errors import ConfigurationError
 from memagent_graph.evaluation.questions import same
 from memagent_graph.evaluation.samples import Sample, Task, draw
 from memagent_graph.evaluation.tasks import make_task
-from memagent_graph.rl.settings import TrainingSettings
+from memagent_graph.rl.grpo import TrainingSettings
 from memagent_graph.rl.training import number_questions, split, task_questions
 
 

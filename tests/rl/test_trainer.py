@@ -10,8 +10,7 @@ from rl.rollouts import rollout, some_rollouts
 from tiny_model import tiny_model
 
 from memagent_graph.errors import ConfigurationError, TraceError
-from memagent_graph.rl.grpo import Baseline, TrainingRow
-from memagent_graph.rl.settings import GRPOSettings
+from memagent_graph.rl.grpo import Baseline, GRPOSettings, TrainingRow
 from memagent_graph.rl.traces import fingerprint
 
 torch, transformers = LazyModule("torch"), LazyModule("transformers")

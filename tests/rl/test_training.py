@@ -17,8 +17,8 @@ from typer.testing import CliRunner
 from memagent_graph.cli.app import app
 from memagent_graph.config import ReadingConfig
 from memagent_graph.errors import ConfigurationError, TraceError
+from memagent_graph.rl.grpo import TrainingSettings
 from memagent_graph.rl.rollouts import RolloutRunner, make_engine
-from memagent_graph.rl.settings import TrainingSettings
 from memagent_graph.rl.traces import End, JSONLinesSink
 from memagent_graph.rl.training import Training
 

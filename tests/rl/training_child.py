@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from memagent_graph.evaluation.samples import Sample
-from memagent_graph.rl.settings import TrainingSettings
+from memagent_graph.rl.grpo import TrainingSettings
 from memagent_graph.rl.training import Training
 
 

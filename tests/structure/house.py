@@ -38,10 +38,10 @@ class Ceiling(NamedTuple):
 
 CEILINGS = {
     "files a chunk enters, without a store": Ceiling(15, 14),
-    "files a chunk enters, with a store": Ceiling(24, 20),
-    "files a chunk enters, with Redis": Ceiling(28, 26),
-    "files a message enters": Ceiling(12, 8),
-    "files the fold of a message enters": Ceiling(31, 30),
+    "files a chunk enters, with a store": Ceiling(21, 20),
+    "files a chunk enters, with Redis": Ceiling(25, 25),
+    "files a message enters": Ceiling(10, 8),
+    "files the fold of a message enters": Ceiling(30, 30),
     "modules with one importer, in percent": Ceiling(6, 6),
     "import circles, with those of types": Ceiling(0, 0),
     "class names with several meanings": Ceiling(0, 0),
@@ -49,8 +49,8 @@ CEILINGS = {
     "modules in -ing": Ceiling(0, 0),
     "functions named by participles": Ceiling(0, 0),
     "lines of the largest module": Ceiling(500, 500),
-    "modules": Ceiling(140, 130),
-    "lines": Ceiling(43_629, 39_000),
+    "modules": Ceiling(136, 130),
+    "lines": Ceiling(43_599, 39_000),
 }
 
 

@@ -14,7 +14,7 @@ from memagent_agent_lightning import MemAgentRollout, ReadingTask, rollout
 from memagent_agent_lightning.tasks import write_tasks
 from memagent_graph import ReadingConfig
 from memagent_graph.errors import ConfigurationError
-from memagent_graph.rl.settings import GRPOSettings
+from memagent_graph.rl.grpo import GRPOSettings
 from memagent_graph.text.tokens import load_tokenizer
 
 RECIPE = Path(__file__).parents[1] / "recipes" / "qwen2.5-7b.yaml"

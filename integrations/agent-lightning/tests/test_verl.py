@@ -18,8 +18,7 @@ from verl.model_merger.__main__ import main as merge
 from verl.trainer.main_ppo import need_critic, need_reference_policy, validate_config
 
 from memagent_graph.cli.app import app
-from memagent_graph.rl.grpo import Baseline, grpo_loss, make_training_rows
-from memagent_graph.rl.settings import GRPOSettings
+from memagent_graph.rl.grpo import Baseline, GRPOSettings, grpo_loss, make_training_rows
 from memagent_graph.rl.traces import fingerprint
 from memagent_graph.rl.trainer import collate, score
 
