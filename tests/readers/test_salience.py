@@ -15,26 +15,15 @@ from memagent_graph.text.tokens import EstimatingTokenizer
 
 COUNTER = EstimatingTokenizer()
 
-
-@pytest.mark.parametrize(
-    "said",
-    [
-        "",
-        "Yes!",
-        "...",
-        "That sounds great, thanks a lot!",
-        "What is the weather in Oslo tomorrow",
-        "What is my cat called?",
-        "Hello Bob, can you help me?",
-        "Tell me about the history of Rome.",
-        "Please look up the price of item 57.",
-        "Wie spät ist es in Kassel?",
-        "今天天气怎么样？",
-        "[image]",
-        "[image] [file: lease.pdf]",
-        "[image] What is this",
-    ],
+SMALL_TALK = (
+    "Yes! | ... | That sounds great, thanks a lot! | What is the weather in Oslo tomorrow | "
+    "What is my cat called? | Hello Bob, can you help me? | Tell me about the history of Rome. | "
+    "Please look up the price of item 57. | Wie spät ist es in Kassel? | 今天天气怎么样？ | "
+    "[image] | [image] [file: lease.pdf] | [image] What is this"
 )
+
+
+@pytest.mark.parametrize("said", [*SMALL_TALK.split(" | "), ""])
 def test_small_talk_questions_requests_and_marks_are_no_statements(said):
     assert not is_statement(said)
 
@@ -58,13 +47,11 @@ def test_what_users_say_of_themselves_is_a_statement_however_plain_its_words(sai
 def read(messages, memory="", keep="", **budgets):
     config = ReadingConfig(**budgets)
     reader = NewestReader(config, keep=keep)
-    source, position = ConversationSource(messages), 0
-    while chunk := next_chunk(
-        source, position, tokenizer=COUNTER, chunk_tokens=config.chunk_tokens
-    ):
+    source, place = ConversationSource(messages), 0
+    while chunk := next_chunk(source, place, tokenizer=COUNTER, chunk_tokens=config.chunk_tokens):
         update = asyncio.run(reader.update(Step("", Memory(memory), chunk)))
         memory = update.memory.text if update.memory else memory
-        position = chunk.end
+        place = chunk.end
     return memory
 
 
@@ -131,8 +118,6 @@ def test_the_memory_stays_within_its_budget_and_reading_nothing_changes_nothing(
 
 
 class Counted(ConversationSource):
-    """Counts the code points that are read of it."""
-
     taken = 0
 
     def read(self, start, size):

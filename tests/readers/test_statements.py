@@ -13,16 +13,13 @@ def cut(text):
 
 
 CODE = 'import os\ndef drain(self):\n    """Close idle sockets."""\n    return None\n'
-SENTENCES = [
-    *("Dr. Lund left at 3.5 knots.", "“Where to?” he asked.", "Nobody knew!"),
-    "It was J. S. Bach.",
-]
+SAID = "Dr. Lund left at 3.5 knots. | “Where to?” he asked. | Nobody knew! | It was J. S. Bach."
 
 
 @pytest.mark.parametrize(
     ("text", "found"),
     [
-        (" ".join(SENTENCES), SENTENCES),
+        (SAID.replace(" |", ""), SAID.split(" | ")),
         ("港口下雨。“谁来了？”他问。没有人！", ["港口下雨。", "“谁来了？”", "他问。", "没有人！"]),
         ("Vivo en Lima. ¿Me ayudas?", ["Vivo en Lima.", "¿Me ayudas?"]),
         ("मैं दिल्ली में रहता हूँ। आप कहाँ हैं?", ["मैं दिल्ली में रहता हूँ।", "आप कहाँ हैं?"]),
