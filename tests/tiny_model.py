@@ -1,7 +1,5 @@
 """Small models made on the spot, in the architecture of Qwen2, with a tokenizer of their own."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from pydoc_data.topics import topics
 
