@@ -185,16 +185,12 @@ def numbered(lines: int) -> str:
 class Broken(InMemoryStore):
     """Fails from the call on that it is told."""
 
-    def __init__(self):
-        super().__init__()
-        self.away = False
-
-    async def abatch(self, ops):
-        if self.away:
-            raise ConnectionError("gone")
-        return await super().abatch(ops)
+    away = False
 
     def batch(self, ops):
         if self.away:
             raise ConnectionError("gone")
         return super().batch(ops)
+
+    async def abatch(self, ops):
+        return self.batch(ops)
