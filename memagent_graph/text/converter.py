@@ -30,8 +30,7 @@ from memagent_graph.config import from_environment
 from memagent_graph.pictures import has_ocr
 from memagent_graph.sync import in_thread, is_cancelled
 from memagent_graph.text.cache import open_cache
-from memagent_graph.text.conversion import Limit, Reply, Request
-from memagent_graph.text.formats import FORMATS, LIBRARIES, READ_BY
+from memagent_graph.text.conversion import FORMATS, LIBRARIES, READ_BY, Limit, Reply, Request
 from memagent_graph.text.source import Converted, Headings, Location, TextSource
 
 if TYPE_CHECKING:
@@ -60,6 +59,8 @@ def _make_request(path: Path, suffix: str, picture: str | None = None) -> Reques
 
 class Converter:
     """A process that converts one document after the other; `documents` counts them."""
+
+    expiry: threading.Timer
 
     def __init__(self) -> None:
         import psutil
@@ -183,16 +184,14 @@ class Converters:
     """A pool of converting processes, at most `AT_ONCE` working at once."""
 
     def __init__(self) -> None:
-        self._idle: dict[Converter, threading.Timer] = {}
+        self._idle = list[Converter]()
         self.begin_anew()
 
     def begin_anew(self) -> None:
         """After a fork, leave the processes to the parent."""
         for converter in self._idle:
             converter.disown()
-        self._turns = threading.BoundedSemaphore(AT_ONCE)
-        self._lock = threading.Lock()
-        self._idle = {}
+        self._idle, self._turns = [], threading.BoundedSemaphore(AT_ONCE)
 
     def convert(self, request: Request) -> tuple[Reply, bytes]:
         """Convert a file, or load a picture of it; `CancelledError` if nobody waits for it."""
@@ -209,7 +208,10 @@ class Converters:
             is_sound = converter.alive and not (reply.limit or reply.missing)
             is_small = converter.memory < request.memory * _KEPT_SHARE
             if is_sound and is_small and converter.documents < _KEPT_DOCUMENTS:
-                self._keep(converter)
+                converter.expiry = threading.Timer(_KEPT_SECONDS, self._expire, [converter])
+                converter.expiry.daemon = True
+                converter.expiry.start()
+                self._idle.append(converter)
             else:
                 converter.end()
             return reply, content
@@ -222,26 +224,18 @@ class Converters:
             converter.end()
 
     def _take(self) -> Converter | None:
-        with self._lock:
-            while self._idle:
-                converter, expiry = self._idle.popitem()
-                expiry.cancel()
+        with suppress(IndexError):
+            while True:
+                converter = self._idle.pop()
+                converter.expiry.cancel()
                 if converter.alive:
                     return converter
                 converter.end()
         return None
 
-    def _keep(self, converter: Converter) -> None:
-        expiry = threading.Timer(_KEPT_SECONDS, self._expire, [converter])
-        expiry.daemon = True
-        with self._lock:
-            self._idle[converter] = expiry
-        expiry.start()
-
     def _expire(self, converter: Converter) -> None:
-        with self._lock:
-            expired = self._idle.pop(converter, None)
-        if expired is not None:
+        with suppress(ValueError):  # it was taken
+            self._idle.remove(converter)
             converter.end()
 
 

@@ -24,8 +24,8 @@ from langchain_core.documents import Document
 from memagent_graph import errors
 from memagent_graph.sync import work_through
 from memagent_graph.text.charset import SAMPLE, FileSource, is_binary, open_text
+from memagent_graph.text.conversion import FORMATS, OLDER, PICTURES, PLAIN, format_of
 from memagent_graph.text.converter import AT_ONCE, ConvertedSource, can_convert
-from memagent_graph.text.formats import FORMATS, OLDER, PICTURES, PLAIN, format_of
 from memagent_graph.text.source import (
     JoinedSource,
     Skipped,

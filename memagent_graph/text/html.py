@@ -18,7 +18,7 @@ from selectolax.lexbor import LexborHTMLParser, SelectolaxError
 from memagent_graph.pictures import write_mark
 from memagent_graph.text import notation
 from memagent_graph.text.charset import decode
-from memagent_graph.text.formats import convert_within
+from memagent_graph.text.conversion import convert_within
 from memagent_graph.text.ocr import Album
 from memagent_graph.text.package import Package, child, get
 from memagent_graph.text.source import Converted, PasswordError, warn_of

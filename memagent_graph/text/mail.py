@@ -14,7 +14,7 @@ from io import BytesIO
 from typing import TYPE_CHECKING, Any
 
 from memagent_graph.text.charset import decode, widen
-from memagent_graph.text.formats import FORMATS, Attachment, convert_within, write_attachments
+from memagent_graph.text.conversion import FORMATS, Attachment, convert_within, write_attachments
 from memagent_graph.text.html import WebPage
 from memagent_graph.text.notation import count_words
 from memagent_graph.text.source import Converted, warn_of

@@ -42,8 +42,8 @@ from pptx import Presentation
 from pypdfium2 import PdfDocument
 
 from memagent_graph.errors import UnreadableSourceError
+from memagent_graph.text.conversion import convert
 from memagent_graph.text.files import open_source
-from memagent_graph.text.formats import convert
 from memagent_graph.text.mail import read_outlook_storage
 from memagent_graph.text.notation import in_style, show_value
 from memagent_graph.text.source import skips_of
