@@ -30,8 +30,8 @@ from operator import attrgetter
 from pathlib import Path
 from queue import SimpleQueue
 from time import monotonic
-from typing import IO, TYPE_CHECKING, Literal, TypeAlias
-from zipfile import BadZipFile, ZipFile, is_zipfile
+from typing import IO, TYPE_CHECKING, Any, Literal, TypeAlias
+from zipfile import BadZipFile, ZipFile
 
 from memagent_graph.pictures import MARK, without_marks, without_numbers
 from memagent_graph.text.charset import decode
@@ -40,7 +40,7 @@ from memagent_graph.text.source import ENDS_AT, Converted, warn_of
 from memagent_graph.text.terms import replace_surrogates
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
 if sys.platform != "win32":
     import resource
@@ -121,15 +121,20 @@ READ_BY |= {"office": "lxml", "opendocument": "lxml", "sheets": "lxml"}
 
 def load() -> None:
     """Import the libraries."""
-    own = {f"memagent_graph.text.{place.partition('.')[0]}" for place in FORMATS.values()}
-    for name in ("oxmsg", "striprtf.striprtf", *sorted(own)):
+    for name in ("oxmsg", "striprtf.striprtf"):
         import_module(name)
+    for name in sorted({place.partition(".")[0] for place in FORMATS.values()}):
+        _import(name)
+
+
+def _import(name: str) -> Any:
+    return import_module(f"memagent_graph.text.{name}")  # the parent needs none of them
 
 
 def convert(content: bytes, suffix: str) -> Converted:
     """Convert a document; if it is broken, each library has its own errors."""
     module, _, name = FORMATS[suffix].partition(".")
-    found: Converted = attrgetter(name)(import_module(f"memagent_graph.text.{module}"))(content)
+    found: Converted = attrgetter(name)(_import(module))(content)
     text = replace_surrogates(found.text)
     marks = reversed([*MARK.finditer(text)] if found.pictures else [])
     starts = {int(mark["number"]): mark.start() for mark in marks}  # of several, the first
@@ -335,16 +340,14 @@ def _convert(request: Request) -> tuple[Reply, bytes]:
 
 
 def _load_picture(content: bytes, suffix: str, place: str) -> tuple[str, str]:
-    from memagent_graph.text import html, ocr, pdf  # the parent needs no libraries
-    from memagent_graph.text.package import Package
-
+    html, ocr, package, pdf = map(_import, ("html", "ocr", "package", "pdf"))
     if suffix == ".pdf":
         return ocr.encode(pdf.draw_picture(content, place), "")
     found: bytes | None = content
     if suffix in PAGES:
         found = html.find_picture(content, place)
     elif place:
-        found = Package(content).read(place)
+        found = package.Package(content).read(place)
     if found is None:
         raise ocr.PictureError("it is no longer in the document")
     opened = ocr.open_picture(found)
@@ -352,16 +355,15 @@ def _load_picture(content: bytes, suffix: str, place: str) -> tuple[str, str]:
 
 
 def _count_unpacked(content: bytes) -> int:
-    if not is_zipfile(BytesIO(content)):
-        return 0
-    with ZipFile(BytesIO(content)) as archive:  # never unpacks more than its directory says
-        return sum(item.file_size for item in archive.infolist())
+    with suppress(BadZipFile), ZipFile(BytesIO(content)) as archive:
+        return sum(item.file_size for item in archive.infolist())  # never unpacks to more
+    return 0
 
 
 def read_rtf(content: bytes) -> Converted:
     """Read a text of RTF, without what was deleted under review."""
-    library = import_module("striprtf.striprtf")
-    to_text: Callable[..., str] = library.rtf_to_text
+    from striprtf.striprtf import rtf_to_text, specialchars
+
     pictures = content.count(b"\\pict")
     objects = content.count(b"\\objdata") + len(_UNWRITTEN.findall(content))
     content = content.removeprefix(codecs.BOM_UTF8)
@@ -371,8 +373,8 @@ def read_rtf(content: bytes) -> Converted:
         page = pages[-1].removeprefix(b"ansicpg") if pages else b"1252"
         encoding = codecs.lookup(_MACHINES.get(page, f"cp{page.decode()}")).name
     begun = _FONT.sub(rb"\g<0>\\fcharset1", _MACHINE.sub(b"", begun, len(pages)))
-    whole = _prepare_rtf(begun, library.specialchars)
-    text = to_text(whole.decode("latin-1"), encoding, errors="replace")
+    whole = _prepare_rtf(begun, specialchars)
+    text = rtf_to_text(whole.decode("latin-1"), encoding, errors="replace")
     text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")  # joins halves
     text = re.sub(r"\n{3,}", "\n\n", write_scripts(text.replace("\xad", "")))
     warnings = warn_of(picture=pictures, embedded_object=objects)

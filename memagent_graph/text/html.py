@@ -10,6 +10,7 @@ from collections import Counter, defaultdict
 from contextlib import suppress
 from hashlib import sha256
 from html import escape
+from itertools import groupby
 from typing import Any, cast
 from urllib.parse import unquote
 
@@ -295,7 +296,9 @@ class WebPage:
             return self._lay_out(cell, depth + 1), across, max(down, 0)
 
         lines = sorted(node.css("tr"), key=lambda row: row.parent.tag == "tfoot")  # as it is shown
-        rows = notation.spread_cells([*map(read, row.css("td, th"))] for row in lines)
+        groups = groupby(lines, key=lambda row: row.parent.mem_id)  # in which cells span rows
+        read_in = ([[*map(read, row.css("td, th"))] for row in group] for _, group in groups)
+        rows = [row for group in read_in for row in notation.spread_cells(group)]
         found = (self._lay_out(caption, depth + 1).split() for caption in node.css("caption"))
         return "\n\n".join([*map(" ".join, found), notation.write_table(rows)])
 

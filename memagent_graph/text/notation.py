@@ -130,22 +130,19 @@ _ACCENTS = str.maketrans("^\u02c6~\u02dc\xaf\u203e_\u02d9\xa8\u2192", _COMBINED)
 _ROMAN_END, _CIRCLED_END, _COUNTED_END = 4000, 21, 100
 _ROMAN = {1000: "m", 900: "cm", 500: "d", 400: "cd", 100: "c", 90: "xc", 50: "l", 40: "xl"}
 _ROMAN |= {10: "x", 9: "ix", 5: "v", 4: "iv", 1: "i"}
-_LETTERS = {"Letter": "abcdefghijklmnopqrstuvwxyz", "russian": "абвгдежзиклмнопрстуфхцчшщыэюя"}
-_ALPHABETS = {
-    "Alpha": _LETTERS["Letter"],
-    "Latin": _LETTERS["Letter"],
-    "Greek": "αβγδεζηθικλμνξοπρστυφχψω",
-}
-"""Letters that are repeated after the last one ("aa", "bb"), and those that count ("aa", "ab")."""
+_LETTERS = dict.fromkeys(("Alpha", "Latin", "Letter"), "abcdefghijklmnopqrstuvwxyz")
+_LETTERS |= {"Greek": "αβγδεζηθικλμνξοπρστυφχψω", "russian": "абвгдежзиклмнопрстуфхцчшщыэюя"}
+"""Letters that count: "a" is followed by "b", "z" by "aa"."""
 _HAN = "零一二三四五六七八九"
 _COUNTING = ("chineseCounting", "japaneseCounting", "taiwaneseCounting")
 
 
 def _in_letters(count: int, style: str) -> str:
-    if letters := next((_LETTERS[kind] for kind in _LETTERS if kind in style), ""):
+    found, kind = "", next((kind for kind in _LETTERS if kind in style), "")
+    letters = _LETTERS.get(kind, "")
+    if kind in {"Letter", "russian"}:  # which repeats them: "aa", "bb"
         times, at = divmod(count - 1, len(letters))
         return letters[at] * (times + 1)
-    found, letters = "", _ALPHABETS.get(style[5:], "")
     while letters and count > 0:
         count, at = divmod(count - 1, len(letters))
         found = letters[at] + found
