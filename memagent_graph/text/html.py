@@ -169,6 +169,8 @@ class WebPage:
             return "\n"
         if tag == "iframe":  # its content is for programs that know no frames
             return f"\n\n{WebPage(node.attributes.get('srcdoc') or '', self._album).write()}\n\n"
+        if tag == "switch":  # forms of the same content
+            return next(filter(str.strip, (self._lay_out(at, depth + 1) for at in node.iter())), "")
         if tag in {"noembed", "noframes"}:  # the parser leaves them as they are
             return f"\n\n{WebPage(node.text()).write()}\n\n"
         if tag in notation.FORMULAS:

@@ -122,10 +122,6 @@ class IndexPart:
         return int(self.ends[-1]) if len(self.ends) else 0
 
 
-_Row = tuple["NDArray[Any]", "NDArray[Any]", int]
-"""Passages that have a term, how often each has it, and the number that they are counted from."""
-
-
 def _hash(term: str) -> int:
     """Return a hash: two of a million terms share one with a chance of 1 in 40 million."""
     digest = blake2b(term.encode("utf-8", "surrogatepass"), digest_size=8).digest()
@@ -188,22 +184,19 @@ class Index:
         return scores
 
     def _postings(self, term: str) -> tuple[NDArray[Any], NDArray[Any]]:
-        found = [*self._rows(term)]
-        numbers = [np.empty(0, _INT), *(own + begin for own, _, begin in found)]
-        counts = [np.empty(0, np.float32), *(own for _, own, _ in found)]
-        return np.concatenate(numbers), np.concatenate(counts, dtype=np.float32)
-
-    def _rows(self, term: str) -> Iterator[_Row]:
-        sought = _hash(term)
+        """Return the passages that have a term, and how often each has it."""
+        sought, numbers, counts = _hash(term), [np.empty(0, _INT)], [np.empty(0, np.float32)]
         for part, hashes, begin in self._parts:
             row = bisect_left(hashes, sought)
             if row < len(hashes) and hashes[row] == sought:
                 there = slice(*part.first[row : row + 2])
-                yield part.numbers[there], part.counts[there], begin
+                numbers.append(part.numbers[there] + begin)
+                counts.append(part.counts[there])
+        return np.concatenate(numbers), np.concatenate(counts, dtype=np.float32)
 
     def rarity(self, term: str) -> float:
         """Return the idf of a term."""
-        return self._rarity(sum(len(numbers) for numbers, _, _ in self._rows(term)))
+        return self._rarity(len(self._postings(term)[0]))
 
     def _rarity(self, having: int) -> float:
         return log1p((len(self) - having + 0.5) / (having + 0.5))

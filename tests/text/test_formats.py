@@ -689,6 +689,14 @@ class TestSheets:
 
         assert text == "## a\n\n| Pay <http://a.org/x> |\n| --- |\n\n☒ box 0\n\n☐ box 1"
 
+    def test_a_formula_that_cells_share_is_that_of_each(self, tmp_path):
+        first = '<row r="1"><c r="A1"><f t="shared" ref="A1:A2" si="0">B1*2</f></c></row>'
+        rows = f'{first}<row r="2"><c r="A2"><f t="shared" si="0"/></c></row>'
+
+        text = read(write_xlsx(tmp_path / "a.xlsx", rows)).text
+
+        assert text == "## a\n\n| =B1*2 |\n| --- |\n| =B2*2 |"
+
     def test_dates_count_from_the_day_that_the_workbook_names(self, tmp_path):
         book = Workbook()
         book.epoch = MAC_EPOCH
@@ -1013,6 +1021,11 @@ SCRIPTS = "<none/><mn>1</mn><mprescripts/><mn>6</mn><mn>14</mn></mmultiscripts>"
         ("5 <i style='font-family:Symbol, serif'>m</i>g <font face=symbol>b</font>", "5 μg β"),
         ("<svg><text>47<tspan x=1>11</tspan></text><text>9</text></svg>", "47 11   9"),
         ("<table><tfoot><tr><td>Sum<tbody><tr><td>9</table>", "| 9 |\n| --- |\n| Sum |"),
+        (
+            "<table><tbody><tr><td rowspan=0>a<td>b<tr><td>c<tfoot><tr><td>Sum<td>9</table>",
+            "| a | b |\n| --- | --- |\n|  | c |\n| Sum | 9 |",
+        ),
+        ("<switch><case></case><case>9</case><default>picture</default></switch>", "9"),
         ("<select><option label='C 3' selected></select>", "☒ C 3"),
         ("<i role=img aria-label='4 of 5'></i>", "[picture: 4 of 5]"),
         (f"<b>12 of 9</b>{HIDDEN.format('9, 12')}{HIDDEN.format('9, 9')}", "12 of 9  9, 9"),
