@@ -46,13 +46,20 @@ _NAMES = "DYLD_LIBRARY_PATH LANG LC_ALL LC_CTYPE LD_LIBRARY_PATH PYTHONHOME PYTH
 _ENVIRONMENT = _NAMES.split()
 """Variables that Python may need to start. All others, keys and tokens included, are not passed."""
 _MB = 1 << 20
-_DEFAULTS = {"SECONDS": 120, "MEMORY_MB": 1024, "OUTPUT_MB": 64}
+_LIMITS: dict[Limit, tuple[str, float, str]] = {
+    "time": ("MEMAGENT_CONVERSION_SECONDS", 120, "takes longer than {:g} seconds to convert"),
+    "memory": (
+        "MEMAGENT_CONVERSION_MEMORY_MB",
+        1024,
+        "takes more than {:g} MB of memory to convert",
+    ),
+    "output": ("MEMAGENT_CONVERSION_OUTPUT_MB", 64, "has a text that is longer than {:g} MB"),
+}
 """Limits on one document: time, memory of the process (its libraries take about 200), and text."""
 
 
 def _make_request(path: Path, suffix: str, picture: str | None = None) -> Request:
-    variables = {f"MEMAGENT_CONVERSION_{name}": usual for name, usual in _DEFAULTS.items()}
-    seconds, memory, output = (from_environment(*one) for one in variables.items())
+    seconds, memory, output = (from_environment(*limit[:2]) for limit in _LIMITS.values())
     sizes = int(memory * _MB), int(output * _MB)
     return Request(str(path.absolute()), suffix, seconds, *sizes, picture)
 
@@ -248,12 +255,6 @@ if hasattr(os, "register_at_fork"):
 _FORM = 16  # version of the conversion; a change here that gives other texts or pages increases it
 _NO_OCR = ' For pictures of text: pip install "memagent-graph[ocr]"'
 
-_EXCESS = {
-    "time": ("SECONDS", "takes longer than {seconds:g} seconds to convert"),
-    "memory": ("MEMORY_MB", "takes more than {memory:g} MB of memory to convert"),
-    "output": ("OUTPUT_MB", "has a text that is longer than {output:g} MB"),
-}
-
 
 class ConvertedSource(TextSource):
     """The text of a file that is converted; from the cache if it is there and `keep` is set."""
@@ -330,8 +331,12 @@ def _find_or_convert(name: str, request: Request, *, keep: bool) -> tuple[str, b
     if reply.missing:
         raise _make_missing_error(name)
     if reply.limit is not None:
+        variable, usual, said = _LIMITS[reply.limit]
         detail = f": it {reply.error}" if reply.error else ""
-        raise _make_limit_error(name, reply.limit, detail, request)
+        what = f"{said.format(from_environment(variable, usual))}{detail}"
+        hint = f"raise {variable}; otherwise convert it to text with another tool."
+        message = f"{name} {what}. If you trust it, {hint}"
+        raise errors.ConversionLimitError(message, limit=reply.limit)
     if reply.error is not None:
         hint = "Check that it opens elsewhere, or save it as plain text."
         message = f"{name} cannot be converted to text: {reply.error.rstrip('. ')}. {hint}"
@@ -372,12 +377,3 @@ def _converter(suffix: str, seconds: float) -> str | None:
 def _make_missing_error(name: str) -> errors.MissingDependencyError:
     message = f'To read {name}: pip install "memagent-graph[documents]"'
     return errors.MissingDependencyError(message)
-
-
-def _make_limit_error(name: str, limit: Limit, detail: str, request: Request) -> Exception:
-    sizes = {"memory": request.memory / _MB, "output": request.output / _MB}
-    variable, said = _EXCESS[limit]
-    what = f"{said.format(seconds=request.seconds, **sizes)}{detail}"
-    hint = f"raise MEMAGENT_CONVERSION_{variable}; otherwise convert it to text with another tool."
-    message = f"{name} {what}. If you trust it, {hint}"
-    return errors.ConversionLimitError(message, limit=limit)
