@@ -96,6 +96,11 @@ def _read_parts(part: Any, attached: list[Attachment]) -> list[str]:
         attached.append(("", Converted()) if is_shown else _attach(part, name or kind))
         return []
     text = _text_of(part)
+    for found in _UUENCODED.finditer(text):
+        with suppress(ValueError):  # it only looks like a file
+            content = codecs.decode(f"{found[0]}\n".encode(), "uu")
+            attached.append(convert_within(found[1], content))
+            text = text.replace(found[0], "")
     if _is_cut(part):
         attached.append(("text", Converted(warnings=("is cut off.",), lost=1.0)))
     return [WebPage(text).write() if kind.endswith("html") else text]
@@ -109,6 +114,8 @@ def _choose_forms(forms: Sequence[str]) -> list[str]:
     return [form for at, form in enumerate(forms) if not (before[at] or behind[at])]
 
 
+_UUENCODED = re.compile(r"(?m)^begin [0-7]{3,4} (\S.{0,255})\n(?:[ -`]{1,90}+\n)++end$")
+"""A file within a text, as programs wrote it before there were parts."""
 _WORDLESS = {"text/css", "text/javascript", "application/javascript"}  # of saved pages
 _WORDLESS |= {f"application/{kind}-signature" for kind in ("pgp", "pkcs7", "x-pkcs7")}
 

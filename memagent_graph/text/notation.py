@@ -321,7 +321,7 @@ MOST_REPEATED = 1000
 """Times that an equal cell or row is written: empty ones are repeated up to the last of a sheet."""
 
 
-Shown: TypeAlias = str | int | float | datetime | date | time | timedelta
+Shown: TypeAlias = int | float | datetime | date | time | timedelta
 _NUMBER_PART = re.compile(
     r'"(?P<quoted>[^"]{0,255})"|\\(?P<escaped>.)|_.|\*.|\[(?P<bracket>[^\]\[]{0,255})\]|(?P<general>General)'
     r"|(?P<half>AM/PM|A/P)|(?P<time>[yY]+|[eE]+(?![+-])|[gG]+|[mM]+|[dD]+|[hH]+|[sS]+(?:\.0+)?)|(?P<power>E[+-])"
@@ -336,8 +336,6 @@ def show_value(value: Shown, number_format: str) -> str:
 
     A number without a format is written in full: a cell cuts it to its width.
     """
-    if isinstance(value, str):
-        return value
     if isinstance(value, (datetime, date, time, timedelta)):
         return _show_date(value, number_format)
     number = Decimal(repr(value))

@@ -575,7 +575,6 @@ class TestSheets:
             (2.5, 'General" kg"', "2.5 kg"),
             (MOMENT, '[$-411]ggge"年"m"月"', "2024年3月"),
             (50, '[>=100]"high";"low"', "low"),
-            ("NA", "0.00", "NA"),
             (67, "@", "67"),
             (MOMENT, "dd.mm.yyyy", "05.03.2024"),
             (MOMENT, "d mmm yy h:mm AM/PM", "5 Mar 24 2:07 PM"),
@@ -1567,6 +1566,7 @@ SAVED_PAGE = (
 )
 LETTER = "Content-Type: text/plain; charset={}\n\n"
 FORWARDED = "Content-Type: message/rfc822\nContent-Transfer-Encoding: base64"
+UUENCODED = "See it.\n\n## Attachment: a.txt\n\nOdo"
 FONTS = rb"{\rtf1\ansi\ansicpg1252{\fonttbl{\f0 Arial;}{\f1\fcharset204 Arial;}}"
 PARTS = "Content-Type: multipart/{}; boundary=x\n\n--x\n{}\n--x--"
 
@@ -1627,6 +1627,7 @@ PARTS = "Content-Type: multipart/{}; boundary=x\n\n--x\n{}\n--x--"
             "LOCATION:Room 4",
         ),
         ("b.eml", "Content-Type: multipart/mixed\n\nOdo", "Odo"),
+        ("u.eml", "\n\nSee it.\nbegin 644 a.txt\n#3V1O\n`\nend\n", UUENCODED),
         ("p.eml", "To: a@b.c\nTo: d@e.f\n\nOdo", "To: a@b.c, d@e.f\n\nOdo"),
         ("q.eml", LETTER.format("iso-8859-8-i").encode() + b"\xf9\xec\xe5\xed", "שלום"),
         ("r.eml", "Content-Type: text/x-amp-html\n\n<p>Odo</p>", "Odo"),
