@@ -342,16 +342,19 @@ def _convert(request: Request) -> tuple[Reply, bytes]:
 def _load_picture(content: bytes, suffix: str, place: str) -> tuple[str, str]:
     html, ocr, package, pdf = map(_import, ("html", "ocr", "package", "pdf"))
     if suffix == ".pdf":
-        return ocr.encode(pdf.draw_picture(content, place), "")
-    found: bytes | None = content
-    if suffix in PAGES:
-        found = html.find_picture(content, place)
-    elif place:
-        found = package.Package(content).read(place)
-    if found is None:
-        raise ocr.PictureError("it is no longer in the document")
-    opened = ocr.open_picture(found)
-    return ocr.encode(ocr.draw(opened), ocr.MEDIA_TYPES[opened.format])
+        drawn, media_type = pdf.draw_picture(content, place), ""
+    else:
+        found: bytes | None = content
+        if suffix in PAGES:
+            found = html.find_picture(content, place)
+        elif place:
+            found = package.Package(content).read(place)
+        if found is None:
+            raise ocr.PictureError("it is no longer in the document")
+        opened = ocr.open_picture(found)
+        drawn, media_type = ocr.draw(opened), ocr.MEDIA_TYPES[opened.format]
+    shown: tuple[str, str] = ocr.encode(drawn, media_type)
+    return shown
 
 
 def _count_unpacked(content: bytes) -> int:
@@ -362,8 +365,7 @@ def _count_unpacked(content: bytes) -> int:
 
 def read_rtf(content: bytes) -> Converted:
     """Read a text of RTF, without what was deleted under review."""
-    from striprtf.striprtf import rtf_to_text, specialchars
-
+    library: Any = import_module("striprtf.striprtf")
     pictures = content.count(b"\\pict")
     objects = content.count(b"\\objdata") + len(_UNWRITTEN.findall(content))
     content = content.removeprefix(codecs.BOM_UTF8)
@@ -373,8 +375,8 @@ def read_rtf(content: bytes) -> Converted:
         page = pages[-1].removeprefix(b"ansicpg") if pages else b"1252"
         encoding = codecs.lookup(_MACHINES.get(page, f"cp{page.decode()}")).name
     begun = _FONT.sub(rb"\g<0>\\fcharset1", _MACHINE.sub(b"", begun, len(pages)))
-    whole = _prepare_rtf(begun, specialchars)
-    text = rtf_to_text(whole.decode("latin-1"), encoding, errors="replace")
+    whole = _prepare_rtf(begun, library.specialchars)
+    text: str = library.rtf_to_text(whole.decode("latin-1"), encoding, errors="replace")
     text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")  # joins halves
     text = re.sub(r"\n{3,}", "\n\n", write_scripts(text.replace("\xad", "")))
     warnings = warn_of(picture=pictures, embedded_object=objects)

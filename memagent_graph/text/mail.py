@@ -96,11 +96,11 @@ def _read_parts(part: Any, attached: list[Attachment]) -> list[str]:
         attached.append(("", Converted()) if is_shown else _attach(part, name or kind))
         return []
     text = _text_of(part)
-    for found in _UUENCODED.finditer(text):
-        with suppress(ValueError):  # it only looks like a file
-            content = codecs.decode(f"{found[0]}\n".encode(), "uu")
-            attached.append(convert_within(found[1], content))
-            text = text.replace(found[0], "")
+    for file in _UUENCODED.finditer(text):
+        with suppress(ValueError):  # it only looks like one
+            content: Any = codecs.decode(f"{file[0]}\n".encode(), "uu")
+            attached.append(convert_within(file[1], content))
+            text = text.replace(file[0], "")
     if _is_cut(part):
         attached.append(("text", Converted(warnings=("is cut off.",), lost=1.0)))
     return [WebPage(text).write() if kind.endswith("html") else text]

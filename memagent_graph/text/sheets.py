@@ -109,7 +109,8 @@ class Workbook(Drawing):
             if formula.text:
                 self._shared[named] = f"={formula.text}", place
                 return f"={formula.text}"
-            return Translator(*self._shared.get(named, ("=", place))).translate_formula(place)
+            master, of = self._shared.get(named, ("=", place))
+            return str(Translator(master, of).translate_formula(place))
         at = notation.as_integer(text, -1)
         if kind == "s":
             return self._strings[at] if 0 <= at < len(self._strings) else ""
