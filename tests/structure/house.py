@@ -49,8 +49,8 @@ CEILINGS = {
     "modules in -ing": Ceiling(0, 0),
     "functions named by participles": Ceiling(0, 0),
     "lines of the largest module": Ceiling(500, 500),
-    "modules": Ceiling(140, 130),
-    "lines": Ceiling(43_629, 39_000),
+    "modules": Ceiling(139, 130),
+    "lines": Ceiling(43_463, 39_000),
 }
 
 
