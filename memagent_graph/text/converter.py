@@ -12,7 +12,7 @@ import threading
 from asyncio import CancelledError
 from bisect import bisect_right
 from concurrent.futures import wait
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import asdict, replace
 from functools import cache, cached_property
 from hashlib import file_digest, sha256
@@ -34,8 +34,6 @@ from memagent_graph.text.conversion import FORMATS, LIBRARIES, READ_BY, Limit, R
 from memagent_graph.text.source import Converted, Headings, Location, TextSource
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from memagent_graph.pictures import Picture
     from memagent_graph.text.charset import Opener
 
@@ -73,7 +71,11 @@ class Converter:
         import psutil
 
         self.documents = 0
-        with _interrupt_later():
+        # An interrupt of a Python that starts may be lost, since some imports pass over it: Ctrl-C
+        # waits, in this thread and, until it can take it, in the process that it begins.
+        if sys.platform != "win32":
+            before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
             # Without `-P`, a module in the current folder could take the place of any other.
             self._process = subprocess.Popen(
                 [sys.executable, "-P", "-W", "ignore", "-m", "memagent_graph.text.conversion"],
@@ -82,6 +84,9 @@ class Converter:
                 stderr=subprocess.DEVNULL,
                 env=_environment(),
             )
+        finally:
+            if sys.platform != "win32":
+                signal.pthread_sigmask(signal.SIG_SETMASK, before)
         self._requests = cast("IO[bytes]", self._process.stdin)
         self._replies = cast("IO[bytes]", self._process.stdout)
         self._seen = psutil.Process(self._process.pid)
@@ -154,22 +159,6 @@ class Converter:
         if len(content) != reply.size:
             raise EOFError
         return reply, content
-
-
-@contextmanager
-def _interrupt_later() -> Iterator[None]:
-    """Let Ctrl-C wait, in this thread and, until it can take it, in a process begun meanwhile.
-
-    An interrupt of a Python that starts may be lost: some imports pass over it.
-    """
-    if sys.platform == "win32":
-        yield
-        return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _environment() -> dict[str, str]:
