@@ -50,7 +50,7 @@ CEILINGS = {
     "functions named by participles": Ceiling(0, 0),
     "lines of the largest module": Ceiling(500, 500),
     "modules": Ceiling(139, 130),
-    "lines": Ceiling(43_463, 39_000),
+    "lines": Ceiling(43_452, 39_000),
 }
 
 
