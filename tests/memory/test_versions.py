@@ -169,9 +169,9 @@ def test_a_name_is_given_to_what_was_read_before_without_it(store):
 
 
 def test_a_memory_needs_a_store():
-    for asked in ({"version": "diary"}, {"document": "x", "memory_name": "diary"}):
+    for given in ({"version": "diary"}, {"document": "x", "memory_name": "diary"}):
         with pytest.raises(ConfigurationError, match="store"):
-            create_memagent(ChainReader()).invoke({"question": "?", **asked})
+            create_memagent(ChainReader()).invoke({"question": "?", **given})
 
 
 async def test_a_reading_goes_on_from_a_memory_that_another_has_stored_in_place_of_its_own():
