@@ -128,6 +128,30 @@ def _hash(term: str) -> int:
     return int.from_bytes(digest, signed=True)
 
 
+class _Table(NamedTuple):
+    """Postings of a part, whose first passage has the number `begin`."""
+
+    terms: NDArray[Any]
+    first: NDArray[Any]
+    numbers: NDArray[Any]
+    counts: NDArray[Any]
+    begin: int
+
+
+_MOST_TABLES = 256
+"""Most tables that are not joined: a query asks them all."""
+
+
+def _join(tables: Sequence[_Table]) -> _Table:
+    terms, first, _, counts, _ = zip(*tables, strict=True)
+    hashes, rows = np.unique(np.concatenate(terms), return_inverse=True)
+    rows = np.repeat(rows, np.concatenate([*map(np.diff, first)]))
+    order = np.argsort(rows, kind="stable")  # within a row, passages stay in order
+    found = np.concatenate([table.numbers + _INT.type(table.begin) for table in tables])
+    ends = np.searchsorted(rows[order], np.arange(len(hashes) + 1))
+    return _Table(hashes, ends, found[order], np.concatenate(counts)[order], 0)
+
+
 class Index:
     """Finds passages by their terms. All passages joined are the indexed text.
 
@@ -136,11 +160,10 @@ class Index:
 
     def __init__(self, parts: Iterable[IndexPart]) -> None:
         ends, sizes = [np.empty(0, np.int64)], [np.empty(0, _INT)]
-        self._parts = list[tuple[IndexPart, memoryview, int]]()
+        tables = list[_Table]()
         begin = offset = above = 0
         for part in parts:
-            # A view gives numbers of Python: an array takes four times as long for one.
-            self._parts.append((part, part.terms.data, begin))
+            tables.append(_Table(part.terms, part.first, part.numbers, part.counts, begin))
             if part.heading:
                 above += int(part.sizes.sum())
             elif len(part.ends):
@@ -152,7 +175,10 @@ class Index:
         self._ends, all_sizes = np.concatenate(ends), np.concatenate(sizes)
         usual = all_sizes.mean() if all_sizes.sum() else 1.0
         self._damp = (_K1 * (1 - _B + _B * all_sizes / usual)).astype(np.float32)
-        kept = sum(12 * len(part.terms) + 5 * len(part.numbers) for part, *_ in self._parts)
+        tables = tables if len(tables) <= _MOST_TABLES else [_join(tables)]
+        # A view gives numbers of Python: an array takes four times as long for one.
+        self._tables = [(table.terms.data, table) for table in tables]
+        kept = sum(12 * len(table.terms) + 5 * len(table.numbers) for table in tables)
         self.size = kept + 12 * len(self)
         """Approximate size in memory, in bytes."""
 
@@ -186,12 +212,12 @@ class Index:
     def _postings(self, term: str) -> tuple[NDArray[Any], NDArray[Any]]:
         """Return the passages that have a term, and how often each has it."""
         sought, numbers, counts = _hash(term), [np.empty(0, _INT)], [np.empty(0, np.float32)]
-        for part, hashes, begin in self._parts:
+        for hashes, table in self._tables:
             row = bisect_left(hashes, sought)
             if row < len(hashes) and hashes[row] == sought:
-                there = slice(*part.first[row : row + 2])
-                numbers.append(part.numbers[there] + begin)
-                counts.append(part.counts[there])
+                there = slice(*table.first[row : row + 2])
+                numbers.append(table.numbers[there] + table.begin)
+                counts.append(table.counts[there])
         return np.concatenate(numbers), np.concatenate(counts, dtype=np.float32)
 
     def rarity(self, term: str) -> float:

@@ -134,7 +134,10 @@ class TestFinding:
             [IndexPart.of(passages[:2]), IndexPart.of(passages[2:3]), IndexPart.of(passages[3:])]
         )
 
+        many = Index([IndexPart.of([one]) for one in passages] * 300)
+
         assert joined.find("lion 天文台") == whole.find("lion 天文台")
+        assert many.find("lion 天文台") == Index.of(passages * 300).find("lion 天文台")
 
 
 class TestKept:
