@@ -147,7 +147,8 @@ class ConversationSettings(Generic[Shape]):
         if callable(keep) or callable(never):
             model = share_model(model, self.config, tokenizer)
         self._keep, self._never = keep, never
-        self.model, self.tokenizer = model, tokenizer
+        shown = self.config.model_copy(update={"answer_passages": 0})
+        self.reading = {"model": model, "config": shown, "tokenizer": tokenizer}
         make_folding = partial(
             Folding,
             model,

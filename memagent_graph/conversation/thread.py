@@ -14,8 +14,9 @@ from langchain_core.messages.utils import count_tokens_approximately
 from langchain_core.runnables import RunnableConfig, ensure_config
 from langgraph.channels import DeltaChannel
 from langgraph.checkpoint.base import get_checkpoint_metadata
+from langgraph.config import get_config
 from langgraph.graph.message import add_messages
-from langgraph.runtime import Runtime
+from langgraph.runtime import Runtime, get_runtime
 
 from memagent_graph.conversation.messages import CALLING, is_human, is_instruction, last_owner
 from memagent_graph.errors import ConfigurationError
@@ -109,6 +110,15 @@ def read_channel(run: GraphRun, name: str) -> Any:
     """Return what a key of the state of a run has now; None if it has nothing."""
     channel = run.channels.get(name)
     return channel.get() if channel is not None and channel.is_available() else None
+
+
+def find_run(what: str) -> tuple[Runtime[Any], RunnableConfig]:
+    """Return runtime and config of the run of which this is part; `what` raises outside of one."""
+    runtime = get_runtime()
+    if runtime is None:
+        message = f"{what} works for the user of a run: call it in a graph."
+        raise ConfigurationError(message)
+    return runtime, get_config()
 
 
 class Speaker(NamedTuple):

@@ -1,26 +1,23 @@
-"""What an agent does with a memory: tools, a summary of its thread, a node that asks the user."""
+"""Tools with which an agent looks after the memory of its user, and a node that asks the user."""
 
 from __future__ import annotations
 
-import asyncio
-from contextvars import Context
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from langchain_core.messages import HumanMessage, ToolMessage
+from langchain_core.messages import HumanMessage
 from langchain_core.tools import (
     BaseTool,
     StructuredTool,
     ToolException,
     create_schema_from_function,
 )
-from langgraph.config import get_config
 from langgraph.prebuilt import ToolRuntime  # noqa: TC002 - LangChain reads the annotation
-from langgraph.runtime import Runtime, get_runtime
+from langgraph.runtime import Runtime  # noqa: TC002 - LangGraph reads the annotation
 from langgraph.types import interrupt
 from pydantic import ValidationError
 
-from memagent_graph.conversation.messages import ConversationSource, is_human, is_summary, stamp
+from memagent_graph.conversation.messages import stamp
 from memagent_graph.conversation.node import Thread
 from memagent_graph.conversation.prompt import render_recalled
 from memagent_graph.conversation.proposal import (
@@ -45,15 +42,13 @@ from memagent_graph.errors import (
     MemoryConflictError,
     MemoryNotFoundError,
 )
-from memagent_graph.graph.build import create_memagent
 from memagent_graph.memory.items import label
 from memagent_graph.seams import RunnableCallable, is_answered, runs_of
 from memagent_graph.sync import to_sync, wait_for
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable, Sequence
+    from collections.abc import Awaitable, Callable, Iterable
 
-    from langchain_core.messages import BaseMessage
     from langchain_core.runnables import RunnableConfig
     from langgraph.store.base import BaseStore
 
@@ -92,38 +87,6 @@ async def find_turn(
     last = [one for one in said or () if isinstance(one, HumanMessage)][-1:]
     state = {"messages": last, "memory_user": known}
     return (await Thread(memory, speakers, state, runtime, config).open()).speaker
-
-
-WORK = "Found by tools, in the work on what was asked last; not said by the user:\n"
-_REQUESTS = 3
-"""Number of the last messages of users for which a thread is read."""
-
-
-async def summarize(memory: ConversationMemory[Any], messages: Sequence[BaseMessage]) -> str:
-    """Return what takes the place of messages that leave the thread of this run.
-
-    That is its user's memory and, in a thread with tools, what bears on the last requests. Of that
-    nothing is stored, streamed or traced: it is read outside of the context of the run.
-    """
-    runtime, config = get_runtime(), get_config()
-    if runtime is None:
-        message = "The summarizer of a memory folds for the user of a run: call it in a graph."
-        raise ConfigurationError(message)
-    user, thread = Speakers().of(runtime, config, None)
-    await memory.asave(messages, user=user, thread=thread, store=runtime.store, config=config)
-    head = await memory.people.of(user, runtime.store).head()
-    notes = "" if head is None else head.text
-    before = [m.text.partition(WORK)[2].strip() for m in messages if is_summary(m)]
-    work = "\n".join(text.removesuffix("</summary>") for text in before)  # as deepagents ends it
-    if work or any(isinstance(message, ToolMessage) for message in messages):
-        work += "\n" + ConversationSource(messages, redact=memory.redact).text
-        said = read_channel(runs_of(config)[0], "messages") or messages
-        asked = "\n".join([message.text for message in said if is_human(message)][-_REQUESTS:])
-        settings = memory.config.model_copy(update={"answer_passages": 0})
-        agent: Any = create_memagent(memory.model, config=settings, tokenizer=memory.tokenizer)
-        run = agent.ainvoke({"question": asked or WORK, "document": work})
-        work = (await asyncio.create_task(run, context=Context()))["memory"]
-    return "\n\n".join(filter(None, [notes, work and WORK + work]))
 
 
 def create_memory_tools(

@@ -47,8 +47,8 @@ CEILINGS = {
     "modules in -ing": Ceiling(0, 0),
     "functions named by participles": Ceiling(0, 0),
     "lines of the largest module": Ceiling(500, 500),
-    "modules": Ceiling(136, 130),
-    "lines": Ceiling(43_599, 39_000),
+    "modules": Ceiling(135, 130),
+    "lines": Ceiling(43_537, 39_000),
 }
 
 
