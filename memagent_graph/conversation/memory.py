@@ -94,7 +94,7 @@ class ConversationMemory(ConversationSettings[Shape]):
             for the id of a user.
         never: description of what must not be remembered, likewise; the built-in reader leaves out
             statements with one of its words, in any form.
-        read_only: whether to attach another agent's memories: prompts have them, writes are refused.
+        read_only: whether to attach another agent's memories, which prompts have; writes fail.
         redact: function that each message's text passes through, in the event loop, before the
             model reads it or anything is stored; if it fails, the messages stay unfolded.
         approve: whether to wait for approval before a fold changes the memory; see `proposals`. A
