@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
+from bisect import bisect_right
 from hashlib import sha256
+from itertools import accumulate, chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
@@ -16,7 +19,6 @@ from memagent_graph.text.terms import replace_surrogates
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-    from tokenizers import Encoding
 
 
 class Tokenizer(Protocol):
@@ -81,7 +83,10 @@ _SIGNED = re.compile(r"(?!</?[a-z]+\d?>)(?=\W*+\w)[^\w\s].*[^\w\s]\Z", re.DOTALL
 
 
 class HuggingFaceTokenizer:
-    """Encodes and counts with one of `tokenizers`, without special tokens, limits and padding."""
+    """Encodes and counts with one of `tokenizers`, without special tokens, limits and padding.
+
+    If it splits text between words, as most do, words met before are looked up, which is faster.
+    """
 
     def __init__(self, backend: BackendTokenizer) -> None:
         definition = backend.to_str()
@@ -89,24 +94,54 @@ class HuggingFaceTokenizer:
         self.backend = BackendTokenizer.from_str(definition)
         self.backend.no_truncation()
         self.backend.no_padding()
+        splitter = json.dumps(json.loads(definition)["pre_tokenizer"])
+        added = self.backend.get_added_tokens_decoder().values()
+        across = any(one.rstrip or _WORD_END.search(one.content) for one in added)
+        self._splits = bool(_WORDS.search(splitter)) and not across
+        self._known, self._size = dict[str, list[int]](), 0
 
     def encode(self, text: str) -> list[int]:
         """Return the token ids of `text`; special tokens written out in it are recognized."""
-        return self._encode(text).ids
+        return [*chain.from_iterable(self._encode(self._cut(text)))]
 
     def count(self, text: str) -> int:
         """Return the number of tokens of `text`."""
-        return len(self._encode(text))
+        return sum(map(len, self._encode(self._cut(text))))
 
     def prefix(self, text: str, tokens: int) -> int:
         """Return the length, in code points, of the first `tokens` tokens of `text`, or of all."""
-        found = self._encode(text)
-        place = found.token_to_chars(tokens) if tokens < len(found) else None
-        return place[0] if place else len(text)
+        words = self._cut(text)
+        ends = [0, *accumulate(map(len, self._encode(words)))]
+        fit = bisect_right(ends, tokens) - 1
+        start = sum(map(len, words[:fit]))
+        if fit == len(words):
+            return start
+        found = self.backend.encode(words[fit], add_special_tokens=False)
+        place = found.token_to_chars(tokens - ends[fit])
+        return start + int(place[0] if place else len(words[fit]))
 
-    def _encode(self, text: str) -> Encoding:
+    def _cut(self, text: str) -> list[str]:
         text = replace_surrogates(text)  # the backend refuses them
-        return self.backend.encode(text, add_special_tokens=False)
+        return _WORD_END.split(text) if self._splits else [text]
+
+    def _encode(self, words: list[str]) -> list[list[int]]:
+        known = self._known  # another thread may begin a new one
+        if new := [*{*words}.difference(known)]:
+            found = self.backend.encode_batch_fast(new, add_special_tokens=False)
+            known.update(zip(new, [one.ids for one in found], strict=True))
+            self._size += sum(map(len, new))
+            if self._size > _MOST_KNOWN:
+                self._known, self._size = {}, 0
+        return [known[word] for word in words]
+
+
+_WORD_END = re.compile(r'(?<=[A-Za-z])(?=[ \n,.;:!?"-])')
+_MOST_KNOWN = 500_000
+"""Code points of the words whose tokens are kept, about ten megabytes in memory."""
+
+
+_WORDS = re.compile(r'\\\\p\{L\}\+|"use_regex": true')
+"""What a pattern has that takes all letters of a word."""
 
 
 def least_tokens(text: str) -> int:
