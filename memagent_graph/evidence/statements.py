@@ -237,10 +237,10 @@ LONGEST = 600
 _INK = regex.compile(r"\S")
 _BLANK_LINE = regex.compile(r"\n[^\S\n]*\n")
 _SENTENCE_END = regex.compile(
-    r"[.!?…؟۔।][\"”’')\]]*\s+(?=[\"“‘'(\[]*[\p{Lu}\p{N}\p{Lo}¿¡])|\?\s+(?=\p{Ll})"
+    r"[.!?…؟۔।][\"”’')\]]*\s+(?=[\"“‘'(\[]*[\p{Lu}\p{N}\p{Lo}¿¡])|\?\s++(?=\p{Ll})"
     r"|[。！？｡][」』”’）]*(?![」』”’）。！？])\s*"
 )
-_CASUAL_END = regex.compile(rf"[.!…]+\s+(?=\p{{Ll}})|{_SENTENCE_END.pattern}")
+_CASUAL_END = regex.compile(rf"[.!…]\s++(?=\p{{Ll}})|{_SENTENCE_END.pattern}")
 """In a text that begins in lower case, and so is written so throughout."""
 _ABBREVIATION = regex.compile(
     r"(?r)\b(?:Mr|Mrs|Ms|Mme|Mlle|Messrs|Dr|St|Mt|Ft|Jr|Sr|vs|No|Fig|Inc|Ltd|Pty|Co|Corp|Bros|Prof"
