@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from memagent_graph.graph.build import create_memagent
     from memagent_graph.graph.node import MemAgentNode
     from memagent_graph.memory.bank import MemoryBank
-    from memagent_graph.memory.circuit import store_metrics
     from memagent_graph.memory.redis import RedisStore
+    from memagent_graph.memory.store import store_metrics
     from memagent_graph.memory.version import MemoryVersion
     from memagent_graph.planning import plan
     from memagent_graph.prompts import Prompts
@@ -69,7 +69,7 @@ _MODULES = {
     "graph.build": ["create_memagent"],
     "graph.node": ["MemAgentNode"],
     "memory.bank": ["MemoryBank"],
-    "memory.circuit": ["store_metrics"],
+    "memory.store": ["store_metrics"],
     "memory.redis": ["RedisStore"],
     "memory.version": ["MemoryVersion"],
     "planning": ["plan"],

@@ -2,7 +2,7 @@
 
 from langgraph.store.base import PutOp
 
-from memagent_graph.memory.atomic import atomic
+from memagent_graph.memory.stores import atomic
 from memagent_graph.sync import wait_for
 
 

@@ -13,6 +13,14 @@ def openai_server():
     server.close()
 
 
+@pytest.fixture(params=["redis", "sqlite"])
+def where(request, tmp_path):
+    """A store as an operator names it."""
+    if request.param == "redis":
+        return request.getfixturevalue("redis").url
+    return str(tmp_path / "memories.sqlite")
+
+
 @pytest.fixture
 def data():
     """The folder of real texts."""

@@ -1,19 +1,21 @@
 """What tests of conversations share: models, agents and graphs with a memory, random turns."""
 
-from __future__ import annotations
-
 import asyncio
+import operator
 from itertools import count
 from threading import Event
+from typing import Annotated, TypedDict
 
 from fixed_readers import ScriptedReader
 from hypothesis import strategies as st
 from langchain.agents import create_agent
-from langchain_core.messages import AIMessage, HumanMessage, SystemMessage, ToolMessage
+from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, SystemMessage, ToolMessage
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import START, StateGraph
+from langgraph.store.memory import InMemoryStore
 
 from memagent_graph import (
+    ConversationMemory,
     ConversationNode,
     ConversationState,
     MemAgentMiddleware,
@@ -58,6 +60,11 @@ class Keeper(ScriptedReader):
         return Update(Memory(step.memory.text + step.chunk.text))
 
 
+def new_memory(model="extractive", **options):
+    """A memory that folds when a test says so."""
+    return ConversationMemory(model, store=InMemoryStore(), **{**NEVER, **options})
+
+
 def of(user, thread="t", **more):
     """The config of a run of a user."""
     return {"configurable": {"user_id": user, "thread_id": thread, **more}}
@@ -89,6 +96,12 @@ def agent_with(memory, *before, model=None, after=(), **options):
     options.setdefault("middleware", [*before, MemAgentMiddleware(memory), *after])
     options.setdefault("checkpointer", InMemorySaver())
     return create_agent(model or ScriptedChatModel("Noted."), **options)
+
+
+class Added(TypedDict, total=False):
+    """A state that gives messages no ids, and has no other key."""
+
+    messages: Annotated[list[AnyMessage], operator.add]
 
 
 def note(_):
@@ -137,6 +150,19 @@ def graph_with(
 def prompted(memory, about, user="ann"):
     """What a model is told of a user who says something."""
     return "".join(message.text for message in memory.prompt(user, about=about))
+
+
+def recall(memory, user, about):
+    """All that a model is told of a user, once what waited is folded."""
+    memory.flush()
+    return memory.load(user) + prompted(memory, about, user)
+
+
+def known_of(memory, *words):
+    """Which of the words are known of each of two users."""
+    return {
+        user: words_in(recall(memory, user, ", ".join(words)), *words) for user in ("ann", "bo")
+    }
 
 
 def words_in(text, *words):
@@ -201,9 +227,8 @@ def is_valid(messages) -> bool:
             if message.tool_call_id not in open_calls:
                 return False
             open_calls.remove(message.tool_call_id)
-            continue
-        if open_calls:
+        elif open_calls:
             return False
-        if isinstance(message, AIMessage):
+        elif isinstance(message, AIMessage):
             open_calls = {call["id"] for call in message.tool_calls}
     return not open_calls

@@ -1,11 +1,10 @@
 """Readers, and a model, whose every step a test can predict; for tests of our control flow."""
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import re
 from pathlib import Path
+from threading import Lock
 
 from langgraph.store.memory import InMemoryStore
 
@@ -13,15 +12,6 @@ from memagent_graph.evidence.places import Evidence, Memory
 from memagent_graph.readers.base import Answer, Identity, Merge, Reader, Update, Usage
 from memagent_graph.readers.chat import ChatReader
 from memagent_graph.testing import ScriptedChatModel
-
-
-async def until_together(reader, calls):
-    """Wait, in one of its calls, until `reader.most` of them were under way at once.
-
-    A machine with other work to do may begin the last only when the first would have ended.
-    """
-    while reader.most < calls:  # noqa: ASYNC110 - several event loops can call
-        await asyncio.sleep(0.001)
 
 
 class ChainReader(Reader):
@@ -50,10 +40,8 @@ class ChainReader(Reader):
         self.spans.append((chunk.start, chunk.end))
         if self.delay:
             await asyncio.sleep(self.delay)
-        return Update(
-            Memory(chain(step.memory.text, chunk.text)),
-            usage=Usage(calls=1, input_tokens=chunk.tokens, output_tokens=1),
-        )
+        usage = Usage(calls=1, input_tokens=chunk.tokens, output_tokens=1)
+        return Update(Memory(chain(step.memory.text, chunk.text)), usage=usage)
 
     async def merge(self, question, memories, *, config=None):
         self.merges.append(len(memories))
@@ -63,6 +51,38 @@ class ChainReader(Reader):
         self.answers += 1
         text = memory.text or "nothing was read"
         return Answer(text, text, usage=Usage(calls=1, input_tokens=1, output_tokens=1))
+
+
+class Watched(ChainReader):
+    """Knows how many updates run at once, and fails where it is told to.
+
+    Args:
+        fails: from a step to an error, or None.
+        together: updates that are waited for until so many have run at once: a machine with other
+            work to do may begin the last only when the first would have ended.
+    """
+
+    def __init__(self, fails=lambda step: None, *, together=1, **options):
+        super().__init__(**options)
+        self.fails, self.together, self.lock = fails, together, Lock()
+        self.running = self.most = 0
+
+    async def update(self, step, *, config=None):
+        with self.lock:
+            self.running += 1
+            self.most = max(self.most, self.running)
+        try:
+            while self.most < self.together:  # noqa: ASYNC110 - several event loops can call
+                await asyncio.sleep(0.001)
+            if error := self.fails(step):
+                raise error
+            return await self.read(step)
+        finally:
+            with self.lock:
+                self.running -= 1
+
+    async def read(self, step):
+        return await super().update(step)
 
 
 class QuotingReader(Reader):
@@ -165,16 +185,12 @@ def numbered(lines: int) -> str:
 class Broken(InMemoryStore):
     """Fails from the call on that it is told."""
 
-    def __init__(self):
-        super().__init__()
-        self.away = False
-
-    async def abatch(self, ops):
-        if self.away:
-            raise ConnectionError("gone")
-        return await super().abatch(ops)
+    away = False
 
     def batch(self, ops):
         if self.away:
             raise ConnectionError("gone")
         return super().batch(ops)
+
+    async def abatch(self, ops):
+        return self.batch(ops)

@@ -1,7 +1,5 @@
 """Versions of memories, as a reading or a conversation would have made them."""
 
-from __future__ import annotations
-
 from dataclasses import fields, replace
 
 from memagent_graph.evidence.places import Memory

@@ -1,20 +1,13 @@
 """Prints the public names with their signatures; `make api` keeps them in public_api.txt."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Iterator
 from importlib import import_module
 
 from pydantic import BaseModel
 
-MODULES = (
-    "memagent_graph",
-    "memagent_graph.errors",
-    "memagent_graph.evaluation",
-    "memagent_graph.rl",
-    "memagent_graph.testing",
-)
+PARTS = ("errors", "evaluation", "rl", "testing")
+MODULES = ("memagent_graph", *(f"memagent_graph.{name}" for name in PARTS))
 
 
 def lines() -> Iterator[str]:

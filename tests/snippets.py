@@ -1,7 +1,5 @@
 """The Python of Markdown pages, run as a reader would paste it: from an empty file, in order."""
 
-from __future__ import annotations
-
 import re
 import sys
 from collections.abc import Iterable

@@ -2,7 +2,7 @@ import asyncio
 from itertools import count
 
 import pytest
-from fixed_readers import ChainReader, numbered, until_together
+from fixed_readers import ChainReader, Watched, numbered
 from langgraph.checkpoint.memory import InMemorySaver
 
 from memagent_graph import ReadingConfig, create_memagent, read_many
@@ -16,24 +16,9 @@ def task(number, **others):
     return {"question": "What?", "document": f"Text {number}. " + numbered(20), **others}
 
 
-class Watched(ChainReader):
-    """Knows how many updates run at once, and fails where it is told to."""
-
-    def __init__(self, failing=(), together=1, **options):
-        super().__init__(**options)
-        self.failing, self.together = failing, together
-        self.running = self.most = 0
-
-    async def update(self, step, **options):
-        self.running += 1
-        self.most = max(self.most, self.running)
-        try:
-            await until_together(self, self.together)
-            if any(step.chunk.text.startswith(f"Text {number}.") for number in self.failing):
-                raise ModelError("told to fail")
-            return await super().update(step, **options)
-        finally:
-            self.running -= 1
+def failing(*numbers):
+    texts = tuple(f"Text {number}." for number in numbers)
+    return lambda step: ModelError("told to fail") if step.chunk.text.startswith(texts) else None
 
 
 def test_each_task_gives_the_result_that_it_gives_alone():
@@ -50,7 +35,7 @@ def test_each_task_gives_the_result_that_it_gives_alone():
 
 
 async def test_failed_tasks_have_their_errors_and_the_others_go_on():
-    agent = create_memagent(Watched(failing=[3, 5]), config=CONFIG)
+    agent = create_memagent(Watched(failing(3, 5)), config=CONFIG)
     tasks = [*map(task, range(8)), {"document": "no question"}, None]
 
     results = {result.id: result async for result in read_many(agent, tasks)}
@@ -136,7 +121,7 @@ def test_no_concurrency_is_an_error():
 
 
 def test_progress_is_shown_when_asked_for(capsys):
-    agent = create_memagent(Watched(failing=[1]), config=CONFIG)
+    agent = create_memagent(Watched(failing(1)), config=CONFIG)
 
     list(read_many(agent, map(task, range(3)), progress=True))
     list(read_many(agent, map(task, range(3))))
@@ -187,24 +172,17 @@ ONE = about(numbered(20), *range(8))
 
 
 def test_one_failing_task_does_not_fail_those_about_the_same_document():
-    class Failing(ChainReader):
-        async def update(self, step, **options):
-            for number, error in ((2, ModelError("down")), (5, TypeError("a bug"))):
-                if step.question == f"What is {number}?":
-                    raise error
-            return await super().update(step, **options)
+    fails = {"What is 2?": ModelError("down"), "What is 5?": TypeError("a bug")}
+    reader = Watched(lambda step: fails.get(step.question))
 
-    agent = create_memagent(Failing(), config=CONFIG)
+    agent = create_memagent(reader, config=CONFIG)
     blank = {"question": " ", "document": ONE[0]["document"]}
 
     results = {result.id: result for result in read_many(agent, [*ONE, blank])}
 
     errors = {name: result.error for name, result in results.items() if result.error}
-    assert {name: type(error) for name, error in errors.items()} == {
-        "2": ModelError,
-        "5": TypeError,
-        "8": QuestionError,
-    }
+    kinds = {"2": ModelError, "5": TypeError, "8": QuestionError}
+    assert {name: type(error) for name, error in errors.items()} == kinds
     assert all(results[str(number)].output["answer"] for number in (0, 1, 3, 4, 6, 7))
 
 

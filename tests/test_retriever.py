@@ -2,7 +2,7 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from fixed_readers import ChainReader, numbered
+from fixed_readers import ChainReader, Watched, numbered
 from langchain_core.documents import Document
 from langchain_core.retrievers import BaseRetriever
 from langgraph.store.memory import InMemoryStore
@@ -33,11 +33,8 @@ def in_segments(number):
 
 def corpus(tmp_path=None):
     filler = numbered(60)
-    texts = {
-        "lease.txt": f"{filler}\n{SIGNED}\n{filler}",
-        "people.txt": f"{filler}\n{LIVES}\n{filler}",
-        "weather.txt": filler,
-    }
+    texts = {"lease.txt": f"\n{SIGNED}\n{filler}", "people.txt": f"\n{LIVES}\n{filler}"}
+    texts = {name: filler + text for name, text in (texts | {"weather.txt": ""}).items()}
     if tmp_path is None:
         return [Document(text, metadata={"source": name}) for name, text in texts.items()]
     for name, text in texts.items():
@@ -53,16 +50,12 @@ def test_the_page_that_a_loader_gave_a_document_and_its_id_come_back():
     found = {one.metadata["page"]: one for one in retriever.invoke(QUESTION)}
     passages = MemAgentRetriever(corpus=loaded, by="passage").invoke(QUESTION)
 
-    assert {page: (one.id, one.page_content) for page, one in found.items()} == {
-        0: ("p0", LIVES),
-        7: ("p7", SIGNED),
-    }
+    told = {page: (one.id, one.page_content) for page, one in found.items()}
+    assert told == {0: ("p0", LIVES), 7: ("p7", SIGNED)}
     assert {one.metadata["page"] for one in passages} == {0, 7}
 
 
 class Matching(BaseRetriever):
-    """Finds the documents whose source the query names."""
-
     documents: list[Document]
 
     def _get_relevant_documents(self, query, *, run_manager):
@@ -102,10 +95,8 @@ async def test_sync_async_and_batch_agree_over_a_folder(tmp_path):
 
 
 def test_at_most_k_documents_are_returned_those_that_the_answer_stands_in_first():
-    chatter = [
-        Document(f"In the year {n} a lease was a long roll of paper that hung from a wall to dry.")
-        for n in range(1801, 1806)
-    ]
+    said = "In the year {} a lease was a long roll of paper that hung from a wall to dry."
+    chatter = [Document(said.format(year)) for year in range(1801, 1806)]
 
     found = MemAgentRetriever(corpus=[*chatter, *corpus()], k=2).invoke(QUESTION)
 
@@ -156,9 +147,7 @@ class Alone(ChainReader):
 @pytest.mark.parametrize(
     ("reader", "config", "merges"), [(ChainReader(), in_segments(4), [4]), (Alone(), SMALL, [])]
 )
-def test_segments_are_merged_and_a_reader_that_cannot_merge_reads_the_corpus_in_one(
-    reader, config, merges
-):
+def test_segments_are_merged_and_without_merges_the_corpus_is_read_in_one(reader, config, merges):
     documents = [Document(numbered(20), metadata={"source": str(n)}) for n in range(8)]
 
     MemAgentRetriever(corpus=documents, model=reader, config=config).invoke(QUESTION)
@@ -168,21 +157,17 @@ def test_segments_are_merged_and_a_reader_that_cannot_merge_reads_the_corpus_in_
 
 
 def test_what_cannot_be_read_is_an_error_and_not_an_empty_result(tmp_path):
-    class Failing(ChainReader):
-        async def update(self, *_, **__) -> Update:
-            raise ModelError("down")
+    failing = Watched(lambda _: ModelError("down"))
 
     with pytest.raises(SourceNotFoundError):
         MemAgentRetriever(corpus=tmp_path / "gone.txt").invoke(QUESTION)
     with pytest.raises(ModelError, match="down"):
-        MemAgentRetriever(corpus=corpus(), model=Failing()).invoke(QUESTION)
+        MemAgentRetriever(corpus=corpus(), model=failing).invoke(QUESTION)
 
 
 def test_passages_among_the_first_three_are_returned_whole_and_long_sources_are_not():
-    passages = [
-        Document(f"It rained. {SIGNED} It was {n} o'clock.", metadata={"source": str(n)})
-        for n in range(5)
-    ]
+    said = f"It rained. {SIGNED} It was {{}} o'clock."
+    passages = [Document(said.format(n), metadata={"source": str(n)}) for n in range(5)]
     texts = {passage.page_content for passage in passages}
 
     found = MemAgentRetriever(corpus=passages, k=9).invoke(QUESTION)
@@ -200,9 +185,8 @@ def test_no_statement_crosses_from_one_file_into_another_and_no_file_name_is_one
     corpus = [Document(text, metadata={"source": name}) for name, text in texts.items()]
     config = ReadingConfig(chunk_tokens=chunk_tokens)
 
-    found = MemAgentRetriever(corpus=corpus, config=config, k=12).invoke(
-        "Who is the owner of project 7?"
-    )
+    retriever = MemAgentRetriever(corpus=corpus, config=config, k=12)
+    found = retriever.invoke("Who is the owner of project 7?")
 
     assert found
     for document in found:
@@ -213,18 +197,13 @@ def test_no_statement_crosses_from_one_file_into_another_and_no_file_name_is_one
 
 
 class Paged(TextSource):
-    """A page for each line."""
-
     def locate(self, offset):
         place = super().locate(offset)
         return place._replace(page=place.line, heading=f"{self.name} {place.line}")
 
 
 class Noting(Reader):
-    """As a chat model with evidence: notes in its own words the lines that begin with a mark.
-
-    The answer cites what `cites` picks out of the memory's evidence.
-    """
+    """Notes the lines that begin with a mark in its own words; `cites` picks what it cites."""
 
     identity = Identity("noting", "noting-1")
 
@@ -261,10 +240,8 @@ def memory_of(evidence):
 
 
 def marked(*, filler=400, **lines):
-    return [
-        Paged("\n".join([*["filler line"] * filler, *said, "end of it"]), name)
-        for name, said in lines.items()
-    ]
+    begin = ["filler line"] * filler
+    return [Paged("\n".join([*begin, *said, "end of it"]), name) for name, said in lines.items()]
 
 
 def test_with_evidence_there_is_a_document_a_source_ranked_by_the_answer_s_citations():

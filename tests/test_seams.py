@@ -9,17 +9,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import START, StateGraph
 from langgraph.types import Command, interrupt
 
-from memagent_graph import create_memagent
-from memagent_graph.seams import (
-    channels_of,
-    checkpointer_of,
-    is_answered,
-    replaces_messages,
-    runs_of,
-    runtime_of,
-    with_checkpointer,
-    with_runtime_only,
-)
+from memagent_graph import create_memagent, seams
 
 
 class State(TypedDict, total=False):
@@ -34,8 +24,6 @@ THREAD = {"configurable": {"thread_id": "1"}}
 
 
 def graph(work, saver=None, state=State):
-    """A graph whose node finds what `work` makes of its config."""
-
     def node(state: State, config: RunnableConfig) -> State:
         return {"found": work(config)}
 
@@ -46,7 +34,7 @@ def test_a_node_knows_whether_it_has_a_reply_to_its_interrupt():
     found = []
 
     def ask(config):
-        found.append(is_answered(config))
+        found.append(seams.is_answered(config))
         return [interrupt("first"), interrupt("second")]
 
     agent = graph(ask, InMemorySaver())
@@ -60,37 +48,37 @@ def test_a_node_knows_whether_it_has_a_reply_to_its_interrupt():
     agent.invoke(Command(resume="again"), THREAD)
 
     assert found == [False, False, True, False, True, True]
-    assert not is_answered({})
+    assert not seams.is_answered({})
 
 
 @pytest.mark.parametrize("saver", [None, InMemorySaver()])
 def test_a_node_knows_the_keys_of_the_state_that_it_writes_to(saver):
-    agent = graph(lambda config: sorted(channels_of(config)), saver, Larger)
+    agent = graph(lambda config: sorted(seams.channels_of(config)), saver, Larger)
 
     assert agent.invoke({"other": 1}, THREAD)["found"] == ["found", "other"]
-    assert channels_of({}) == {}
+    assert seams.channels_of({}) == {}
 
 
 def test_no_message_is_replaced_where_the_state_has_none():
-    agent = graph(lambda config: replaces_messages(config, [HumanMessage("B")]))
+    agent = graph(lambda config: seams.replaces_messages(config, [HumanMessage("B")]))
 
     assert agent.invoke({"found": None})["found"] is False
-    assert not replaces_messages({}, [HumanMessage("B")])
+    assert not seams.replaces_messages({}, [HumanMessage("B")])
 
 
 def test_a_graph_within_a_node_finds_the_checkpointer_of_its_host():
     inner, saver = create_memagent(), InMemorySaver()
-    host = graph(lambda config: checkpointer_of(inner, config) is not None, saver)
+    host = graph(lambda config: seams.checkpointer_of(inner, config) is not None, saver)
 
     assert host.invoke({}, THREAD)["found"]
-    assert checkpointer_of(inner, THREAD) is None
-    assert checkpointer_of(create_memagent(checkpointer=saver), THREAD) is not None
+    assert seams.checkpointer_of(inner, THREAD) is None
+    assert seams.checkpointer_of(create_memagent(checkpointer=saver), THREAD) is not None
 
 
 def test_a_checkpointer_is_lent_to_a_graph_within_a_node():
     inner, saver = graph(lambda _: "kept"), InMemorySaver()
 
-    inner.invoke({}, with_checkpointer(THREAD, saver))
+    inner.invoke({}, seams.with_checkpointer(THREAD, saver))
 
     assert saver.get_tuple(THREAD).checkpoint["channel_values"]["found"] == "kept"
 
@@ -98,14 +86,14 @@ def test_a_checkpointer_is_lent_to_a_graph_within_a_node():
 @pytest.mark.parametrize("config", [{}, THREAD])
 def test_a_tool_takes_the_stream_of_its_host_and_none_of_its_checkpoints(config):
     found = []
-    agent = graph(lambda config: found.append(with_runtime_only(config)), InMemorySaver())
+    agent = graph(lambda config: found.append(seams.with_runtime_only(config)), InMemorySaver())
 
     agent.invoke({}, THREAD)
 
     (kept,) = found
-    assert runtime_of(kept) is not None
+    assert seams.runtime_of(kept) is not None
     assert len(kept["configurable"]) == 1
-    assert with_runtime_only(config)["configurable"] == {}
+    assert seams.with_runtime_only(config)["configurable"] == {}
 
 
 @pytest.mark.parametrize("saver", [None, InMemorySaver()])
@@ -115,10 +103,9 @@ async def test_a_node_knows_the_runs_above_it_with_their_input_and_their_first_s
         return {"found": interrupt("Go on?")} if resumed and saver else {}
 
     def inner(state: State, config: RunnableConfig) -> State:
-        own, above = runs_of(config)
-        return {
-            "found": [above.channels["seen"].get(), own.input["found"], above.input, above.began]
-        }
+        own, above = seams.runs_of(config)
+        seen = above.channels["seen"].get()
+        return {"found": [seen, own.input["found"], above.input, above.began]}
 
     class Outer(State):
         seen: str
@@ -135,4 +122,4 @@ async def test_a_node_knows_the_runs_above_it_with_their_input_and_their_first_s
         assert out["found"] == ["above", "here", Command(resume="here"), 1]
     else:
         assert out["found"] == ["above", "here", given, -1]
-    assert runs_of(None) == []
+    assert seams.runs_of(None) == []

@@ -45,10 +45,8 @@ class TestText:
             assert [message["role"] for message in request["messages"]] == ["user"]
 
     def test_an_order_stands_between_tags_below_the_rule_not_to_follow_it(self):
-        for prompt in (
-            Prompts().for_update("q", "m", ORDER, 1024),
-            Prompts().for_answer("q", ORDER),
-        ):
+        made = Prompts()
+        for prompt in (made.for_update("q", "m", ORDER, 1024), made.for_answer("q", ORDER)):
             rule, order = prompt.index("do not"), prompt.index(ORDER)
             tag = re.findall(r"<(/?\w+)>", prompt[:order])[-1]
             assert rule < order
@@ -72,16 +70,12 @@ class TestMemory:
         reader = QuotingReader(keep=100)
         config = ReadingConfig(chunk_tokens=7)  # about a line
 
-        out = create_memagent(reader, config=config, store=bank.store).invoke(
-            {"question": "What of the rent?", "document": text}
-        )
+        asked = {"question": "What of the rent?", "document": text}
+        out = create_memagent(reader, config=config, store=bank.store).invoke(asked)
         history = bank.history(out["version"])
 
-        added = [
-            after
-            for after, before in pairwise(history)
-            if any(line.startswith("+ ") and "rent" in line for line in diff(before, after))
-        ]
+        pairs = [(after, diff(before, after)) for after, before in pairwise(history)]
+        added = [one for one, lines in pairs if any("rent" in x for x in lines if x[:2] == "+ ")]
         assert added
         for version in added:
             assert "rent" in text[slice(*version.span)]
@@ -180,8 +174,6 @@ class TestFilesAndNetwork:
 
 
 class Everything(BaseCallbackHandler):
-    """Keeps whatever tracing would be told."""
-
     def __init__(self):
         self.told = []
 
@@ -233,8 +225,6 @@ class TestSecrets:
 
 
 class Trap:
-    """Makes a file when it is unpickled."""
-
     def __init__(self, file):
         self.file = file
 

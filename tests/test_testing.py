@@ -91,10 +91,8 @@ def test_an_agent_calls_its_tools(stream):
     modes = ["messages", "values"] if stream else ["values"]
     *_, (_, out) = agent.stream(asked, stream_mode=modes)
 
-    assert [one.text for one in out["messages"] if one.type == "tool"] == [
-        "I see the door.",
-        "I see Ann.",
-    ]
+    seen = [one.text for one in out["messages"] if one.type == "tool"]
+    assert seen == ["I see the door.", "I see Ann."]
     assert out["messages"][-1].text == "Ann."
     assert model.calls[0].options["tools"][0]["function"]["name"] == "look"
     ids = [call["id"] for message in out["messages"] for call in getattr(message, "tool_calls", ())]

@@ -2,7 +2,7 @@ import asyncio
 
 import pytest
 from documents import write_pages
-from fixed_readers import ChainReader, Words, numbered
+from fixed_readers import ChainReader, Watched, Words, numbered
 from langchain.agents import create_agent
 from langchain_core.documents import Document
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
@@ -114,7 +114,7 @@ def test_what_it_was_not_given_cannot_be_reached(source, lease):
         ([], "lease", "Give questions"),
     ],
 )
-def test_what_goes_wrong_comes_back_as_a_message_that_an_agent_can_act_on(
+def test_what_goes_wrong_is_a_message_that_an_agent_can_act_on(
     lease, tmp_path, question, source, says
 ):
     tool = create_reading_tool(sources={"lease": lease, "gone": tmp_path / "gone.txt"})
@@ -149,13 +149,8 @@ def test_in_an_agent_memories_go_to_its_store_and_events_to_its_stream(lease):
     tool = create_reading_tool(reader, sources=[lease], config=CONFIG)
     asked = {"messages": [HumanMessage("Who pays?")]}
 
-    events = [
-        event
-        for _ in range(2)
-        for event in agent_that_calls(call(), tool=tool, store=store).stream(
-            asked, stream_mode="custom"
-        )
-    ]
+    agents = [agent_that_calls(call(), tool=tool, store=store) for _ in range(2)]
+    events = [one for agent in agents for one in agent.stream(asked, stream_mode="custom")]
 
     assert [event["event"] for event in events].count("answer") == 2
     assert len(reader.spans) == len(set(reader.spans))  # the second asking read nothing again
@@ -189,13 +184,8 @@ def test_several_questions_of_one_call_are_read_for_in_one_pass(lease, monkeypat
 
 
 def test_a_question_that_fails_says_so_beside_the_others_answers():
-    class Failing(ChainReader):
-        async def update(self, step, **options):
-            if "rent" in step.question:
-                raise ModelError("down")
-            return await super().update(step, **options)
-
-    tool = create_reading_tool(Failing(), sources={"lease": LEASE}, config=CONFIG)
+    reader = Watched(lambda step: ModelError("down") if "rent" in step.question else None)
+    tool = create_reading_tool(reader, sources={"lease": LEASE}, config=CONFIG)
 
     some = tool.invoke(call(["Who pays the rent?", "What is line 7?"], "lease"))
     none = tool.invoke(call(["Who pays the rent?", "How high is the rent?"], "lease"))
@@ -212,9 +202,7 @@ def test_prompts_tokenizer_config_and_namespace_shape_the_reading_of_a_tool_and_
     store, model, text = InMemoryStore(), ScriptedChatModel("A note."), "a b c d e f " * 20
     shaped = {
         "config": ReadingConfig(chunk_tokens=50, segments=1),
-        "prompts": Prompts(
-            update="My {question} {memory} {chunk}", answer="My {question} {memory}"
-        ),
+        "prompts": Prompts(update="My {question}{memory}{chunk}", answer="My {question} {memory}"),
         "tokenizer": Words(),
         "namespace": ("ann", "memagent"),
         "store": store,
@@ -232,15 +220,15 @@ def test_prompts_tokenizer_config_and_namespace_shape_the_reading_of_a_tool_and_
         create_reading_tool(sources={"text": "a"}, top_k=3)
 
 
+MADE_UP = "Bo Tern pays 17 euros."
+
+
 @pytest.mark.parametrize(
     ("answer", "ending"),
     [
         ("Mr. Fox", "Fox\n\nIt stands at text:1."),
         ("Bo Tern", "Do not rely on this answer: it is not supported by what was read."),
-        (
-            "Mr. Fox pays. Bo Tern pays 17 euros.",
-            "Not supported by what was read: Bo Tern pays 17 euros.",
-        ),
+        (f"Mr. Fox pays. {MADE_UP}", f"Not supported by what was read: {MADE_UP}"),
     ],
 )
 def test_an_agent_is_told_what_of_an_answer_has_no_support(answer, ending):
@@ -269,11 +257,8 @@ def test_a_corpus_gives_the_tool_its_sources(tmp_path):
 
 def test_an_agent_is_told_which_documents_of_a_folder_were_not_read(lease):
     (lease.parent / "old.txt").write_bytes(bytes(range(128, 256)) * 20)  # in no known encoding
-    for name, content in {
-        "blank.txt": b" ",
-        ".hidden": b"x",
-        "code.bin": bytes(range(256)),
-    }.items():
+    others = {"blank.txt": b" ", ".hidden": b"x", "code.bin": bytes(range(256))}
+    for name, content in others.items():
         (lease.parent / name).write_bytes(content)
     tool = create_reading_tool(sources=[lease.parent])
 

@@ -1,7 +1,5 @@
 """Small models made on the spot, in the architecture of Qwen2, with a tokenizer of their own."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from pydoc_data.topics import topics
 
@@ -45,14 +43,9 @@ def tiny_model(
     text = (line.encode("ascii", "ignore").decode() for line in sorted(topics.values()))
     learning = {"vocab_size": vocabulary, "special_tokens": special, "show_progress": False}
     pairs.train_from_iterator(text, trainers.BpeTrainer(**learning))
-    tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=pairs,
-        unk_token="<unk>",
-        eos_token="<|im_end|>",
-        pad_token="<|endoftext|>",
-        chat_template=CHATML,
-        model_max_length=max_length,
-    )
+    named = {"unk_token": "<unk>", "eos_token": "<|im_end|>", "pad_token": "<|endoftext|>"}
+    options = {"chat_template": CHATML, "model_max_length": max_length, **named}
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=pairs, **options)
     tokenizer.save_pretrained(folder)
     torch.manual_seed(seed)
     config = Qwen2Config(

@@ -15,7 +15,6 @@ from memagent_graph.cli.options import Keeps, Reads, check_server, find_missing_
 from memagent_graph.cli.terminal import mask_controls, report_errors, to_json, unwrap
 from memagent_graph.errors import MemoryNotFoundError
 from memagent_graph.evidence.places import Evidence
-from memagent_graph.memory.stores import open_store
 from memagent_graph.templates import plural
 from memagent_graph.text.source import is_lost
 
@@ -151,6 +150,7 @@ def ask(
 ) -> None:
     """Replaced by `_EXAMPLES` below."""
     from memagent_graph.graph.build import create_memagent
+    from memagent_graph.memory.stores import open_store
     from memagent_graph.planning import plan
     from memagent_graph.text.files import open_source
 

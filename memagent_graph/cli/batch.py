@@ -13,7 +13,6 @@ import typer
 from memagent_graph.cli.options import Keeps, Reads, check_server, takes_options
 from memagent_graph.cli.terminal import report_errors, to_json
 from memagent_graph.errors import ConfigurationError
-from memagent_graph.memory.stores import open_store
 from memagent_graph.text.files import warn_of_path
 
 if TYPE_CHECKING:
@@ -113,6 +112,7 @@ def batch(
     """Replaced by `_EXAMPLES` below."""
     from memagent_graph.batch import read_many
     from memagent_graph.graph.build import create_memagent
+    from memagent_graph.memory.stores import open_store
 
     with report_errors("memagent: stopped." if out is None else _STOPPED):
         settings, place = reads.make_config(), keeps.place

@@ -12,7 +12,6 @@ import typer
 from memagent_graph.cli.options import Keeps, Reads, check_server, takes_options
 from memagent_graph.cli.terminal import report_errors
 from memagent_graph.errors import ConfigurationError, MemAgentError, ModelError, TransientModelError
-from memagent_graph.memory.stores import open_store
 from memagent_graph.sync import wait_for
 from memagent_graph.templates import plural
 
@@ -120,6 +119,8 @@ async def check_call(reader: Reader) -> Check:
 
 def check_store(where: str | None, namespace: tuple[str, ...]) -> Check:
     """Whether a store takes an item below `namespace`, gives it back and forgets it."""
+    from memagent_graph.memory.stores import open_store
+
     place, key, value = (*namespace, "doctor"), "check", {"written": "by memagent doctor"}
     started = perf_counter()
     try:

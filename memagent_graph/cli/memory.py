@@ -29,7 +29,6 @@ from memagent_graph.cli.options import (
     takes_options,
 )
 from memagent_graph.cli.terminal import print_in_style, row
-from memagent_graph.memory.stores import wait_for_others
 from memagent_graph.sync import wait_for
 from memagent_graph.templates import plural
 
@@ -478,6 +477,8 @@ for command in (show, history, readings, edit, forget, check, export):
 def open_saver(file: Path) -> Iterator[SqliteSaver]:
     """Open the checkpoints of an SQLite file; `StoreError` if it cannot be used."""
     from langgraph.checkpoint.sqlite import SqliteSaver
+
+    from memagent_graph.memory.stores import wait_for_others
 
     with ExitStack() as stack:
         try:

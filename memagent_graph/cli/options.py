@@ -17,7 +17,6 @@ import typer
 
 from memagent_graph.cli.terminal import report_errors
 from memagent_graph.errors import ConfigurationError, ModelError
-from memagent_graph.memory.stores import open_store, sqlite_file
 from memagent_graph.sync import wait_for
 
 if TYPE_CHECKING:
@@ -211,6 +210,7 @@ class Keeps:
         from langgraph.store.memory import InMemoryStore
 
         from memagent_graph.conversation.users import Users
+        from memagent_graph.memory.stores import open_store
 
         with report_errors("memagent: stopped."):
             missing = None if create else find_missing_store(self.store)
@@ -277,6 +277,8 @@ def bank_of(users: Users, user: str | None) -> MemoryBank:
 
 def find_missing_store(store: str | None) -> Path | None:
     """Return the SQLite file of a store, if it does not exist."""
+    from memagent_graph.memory.stores import sqlite_file
+
     file = sqlite_file(store)
     return None if file is None or file.exists() else file
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _EXAMPLES = """Train a model to read, by reinforcement learning.
 
-RUN is a YAML file with the fields of `memagent_graph.rl.settings.TrainingSettings`;
+RUN is a YAML file with the fields of `memagent_graph.rl.TrainingSettings`;
 `--set FIELD=VALUE` overrides one, or gives all of them without a file.
 
 Examples:
@@ -54,7 +54,7 @@ def train(
 ) -> None:
     """Replaced by `_EXAMPLES` below."""
     with report_errors(_STOPPED):
-        from memagent_graph.rl.settings import TrainingSettings
+        from memagent_graph.rl.grpo import TrainingSettings
 
         settings = TrainingSettings.model_validate(parse_fields(run, fields))
         with install_hint('Training needs: pip install "memagent-graph[rl]"'):

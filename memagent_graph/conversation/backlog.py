@@ -24,9 +24,9 @@ from memagent_graph.conversation.proposal import change_proposals
 from memagent_graph.conversation.thread import AnonymousUser
 from memagent_graph.conversation.user_memory import UserMemory
 from memagent_graph.errors import ConfigurationError
-from memagent_graph.memory.atomic import Namespace, atomic
-from memagent_graph.memory.circuit import StoreGuard, guard_of
 from memagent_graph.memory.items import check_namespace, name_user
+from memagent_graph.memory.store import Namespace, StoreGuard, guard_of
+from memagent_graph.memory.stores import atomic
 from memagent_graph.sync import at_exit, find_held_up_loop, find_loop, soon
 from memagent_graph.templates import plural
 

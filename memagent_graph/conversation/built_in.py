@@ -34,6 +34,7 @@ _FIRST_PERSON = regex.compile(
     r"|notre|nos|yo|mis?|nosotr[oa]s|nuestr[oa]s?)\b|\bj['’]|我|私|俺|僕"
 )
 _QUESTION = regex.compile(r"[?？؟][\"”’)]*$")
+_CLAUSE_END = regex.compile(r"[,;:.!…]\s+|\s[-–—]\s|[，、；：]")
 _REQUEST = regex.compile(
     r"(?i)^\W*(?:please\b|(?:tell|show|give|help|remind) me\b|explain\b|let['’]s\b"
     r"|(?:can|could|would|will|should|do|does|did|is|are)"
@@ -47,7 +48,7 @@ _PASSING = regex.compile(
     r"|conversation|document|draft|e-?mail|essay|exercise|letter|message|one|paragraph|poem|post"
     r"|question|reply|report|response|session|story|summary|task|text|translation|turn)"
     r"|just (?:this once|(?:for )?(?:now|today))|only (?:this (?:once|time)|for (?:now|today))"
-    r"|this time (?:only|around)|for the moment|for the time being|until further notice)\b"
+    r"|this time (?:only|around))\b"
 )
 """What an instruction says that holds for one task alone."""
 _ENDED = regex.compile(r"\[ends (?P<day>\d{4}-\d\d-\d\d)\]")
@@ -104,8 +105,22 @@ def is_statement(text: str) -> bool:
     said = _plain_words(text)
     if said <= _IDLE or (said <= _GREETING and not _FIRST_PERSON.search(text)):
         return False
-    ways = (_QUESTION.search, _REQUEST.search, _PASSING.search)
-    return not any(found(text) for found in ways)
+    return not (_asks(text) or _requests(text) or _PASSING.search(text))
+
+
+def _asks(text: str) -> bool:
+    """Whether a sentence asks, and says nothing of the one who asks before that."""
+    *before, _ = _CLAUSE_END.split(text)
+    return _QUESTION.search(text) is not None and not any(map(_is_of_oneself, before))
+
+
+def _requests(text: str) -> bool:
+    """Whether a sentence is a request that says nothing of the one who makes it."""
+    return _REQUEST.search(text) is not None and not _is_of_oneself(_REQUEST.sub(" ", text))
+
+
+def _is_of_oneself(text: str) -> bool:
+    return _FIRST_PERSON.search(text) is not None and _is_checkable(text)
 
 
 def drop_ended(memory: str) -> str:
@@ -265,7 +280,7 @@ class UserStatements:
             for part, is_own in _split_quoted(text):
                 sentences = (one for row in part.splitlines() for one in _sentences(row))
                 place = told if is_own else self._quoted
-                place += [one for one in sentences if not _QUESTION.search(one)]
+                place += [one for one in sentences if not _asks(one)]
             self._told.append(told)
             # A day would pass for one of the memory's own lines.
             stated = (one for one in told if is_statement(one) and not _DAY.fullmatch(one))

@@ -29,7 +29,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from memagent_graph.errors import BadRecordError, MemoryConflictError
 from memagent_graph.evidence.statements import drop_statements
-from memagent_graph.memory.atomic import MOST_LOST_RACES, pause
+from memagent_graph.memory.store import MOST_LOST_RACES, pause
+from memagent_graph.text.terms import terms
 from memagent_graph.text.tokens import EstimatingTokenizer
 
 if TYPE_CHECKING:
@@ -46,8 +47,8 @@ if TYPE_CHECKING:
 
     from langgraph.store.base import PutOp
 
-    from memagent_graph.memory.atomic import Value
     from memagent_graph.memory.items import Place, Records
+    from memagent_graph.memory.store import Value
 
 _MOST = 1 << 25
 """Size of the cached pages of all people, in code points."""
@@ -79,6 +80,34 @@ class KeptMessage:
 def own_id(key: str, thread: str) -> str:
     """Return the id in its thread of a message whose id another thread had used, or as it is."""
     return key.removesuffix(f" in {thread}")
+
+
+@dataclass(frozen=True, slots=True)
+class KeepFilter:
+    """The rules of what is kept: what `redact` leaves, without statements with a word of `never`.
+
+    `banned` are the topics of `never`; an instruction without any bans every text.
+    """
+
+    redact: Callable[[str], str]
+    never: str
+    banned: frozenset[str]
+
+    def clean(self, text: str) -> str:
+        """Return a text as it is kept."""
+        return self.drop(self.redact(text))
+
+    def allows(self, text: str) -> bool:
+        """Whether nothing in a redacted text is banned."""
+        return self.drop(text) == text
+
+    def drop(self, text: str) -> str:
+        """Return a redacted text without banned statements."""
+        if not self.banned:
+            return "" if self.never else text
+        if self.banned.isdisjoint(terms(text)):
+            return text
+        return drop_statements(text, lambda said: not self.banned.isdisjoint(said))[0]
 
 
 @dataclass(frozen=True, slots=True)

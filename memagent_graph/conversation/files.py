@@ -191,7 +191,7 @@ async def _edit_notes(
     What is stored passes `redact`, and has nothing that `never` bans. Raises `ConfigurationError`
     if it is over the budget, empty, or would begin notes that need approval.
     """
-    text, budget = folding.clean_text(text), folding.reading.config.memory_tokens
+    text, budget = folding.kept.clean(text), folding.reading.config.memory_tokens
     if (tokens := folding.reading.tokenizer.count(text)) > budget:
         message = (
             f"The notes would have {tokens} tokens, and have room for {budget}: nothing was "

@@ -13,7 +13,7 @@ from langchain_core.messages import HumanMessage
 
 from memagent_graph import errors
 from memagent_graph.conversation.built_in import drop_ended, topics, withdraw
-from memagent_graph.conversation.episodes import drop_subjects
+from memagent_graph.conversation.episodes import KeepFilter, drop_subjects
 from memagent_graph.conversation.form import split_memory
 from memagent_graph.conversation.messages import (
     ConversationSource,
@@ -33,12 +33,12 @@ from memagent_graph.conversation.proposal import (
 from memagent_graph.conversation.reader import NotesReader, compose_question, resolve_keeper
 from memagent_graph.conversation.user_memory import CONVERSATION, MemoryChange
 from memagent_graph.evidence.places import Memory
-from memagent_graph.evidence.statements import drop_statements, is_later, statements
+from memagent_graph.evidence.statements import is_later, statements
 from memagent_graph.graph.fold import advance, faults_of, warn_of_faults
 from memagent_graph.graph.layers import add_layers
 from memagent_graph.graph.reading import Call, Reading, check_window, repeat, warn_of_left_out
 from memagent_graph.graph.state import begin_fold, document_of, memory_of, whole_scope
-from memagent_graph.memory.atomic import MOST_LOST_RACES, pause
+from memagent_graph.memory.store import MOST_LOST_RACES, pause
 from memagent_graph.memory.version import (
     MemoryVersion,
     MessageFold,
@@ -50,11 +50,10 @@ from memagent_graph.memory.version import (
 from memagent_graph.templates import plural
 from memagent_graph.text.chunks import chunks
 from memagent_graph.text.files import open_source
-from memagent_graph.text.terms import terms
 from memagent_graph.text.tokens import load_tokenizer
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from langchain_core.language_models import BaseChatModel
     from langchain_core.messages import BaseMessage
@@ -68,7 +67,7 @@ if TYPE_CHECKING:
     from memagent_graph.conversation.user_memory import Changed, UserMemory
     from memagent_graph.errors import BadRecordError
     from memagent_graph.graph.state import Fold
-    from memagent_graph.memory.atomic import Value
+    from memagent_graph.memory.store import Value
     from memagent_graph.readers.base import Reader
     from memagent_graph.text.chunks import Chunk
     from memagent_graph.text.source import Source
@@ -173,7 +172,7 @@ class Folding:
         self._question = compose_question(keep, never, form.question)
         self._model = reader.identity.name
         self._approve = approve
-        self.redact, self._never, self._banned = redact, never.strip(), topics(never)
+        self.kept = KeepFilter(redact, never.strip(), topics(never))
         self._warned: set[str] = set()
         if counter.count(self._question) > config.question_tokens:
             message = (
@@ -181,28 +180,6 @@ class Folding:
                 f"may have {config.question_tokens} tokens. Shorten them, or raise question_tokens."
             )
             raise errors.ConfigurationError(message)
-
-    def keep(self, messages: Iterable[BaseMessage], thread: str) -> list[KeptMessage]:
-        """Return messages as they are kept; one of which nothing remains has no text."""
-        known = word_for_word(messages, thread, self.redact)
-        return [replace(one, text=self.drop_banned(one.text)) for one in known]
-
-    def clean_text(self, text: str) -> str:
-        """Return a text as it is kept: redacted, and without what is banned."""
-        return self.drop_banned(self.redact(text))
-
-    def allows(self, text: str) -> bool:
-        """Whether nothing in a text is banned."""
-        return self.drop_banned(text) == text
-
-    def drop_banned(self, text: str) -> str:
-        """Return a text without statements with a word of `never`; "" if it has no such word."""
-        banned = self._banned
-        if not banned:
-            return "" if self._never else text
-        if banned.isdisjoint(terms(text)):
-            return text
-        return drop_statements(text, lambda said: not banned.isdisjoint(said))[0]
 
     async def fold(
         self,
@@ -217,7 +194,7 @@ class Folding:
         Raises as `ConversationMemory.asave`, and if the memory has another form.
         """
         await self.reading.prepare(self.reading.tokenizer.count(self._question))
-        redact, replaced = self.redact, branch.replaced
+        redact, replaced = self.kept.redact, branch.replaced
         before: MemoryVersion | None = None
         seen: dict[str, BaseMessage] = {}
         mark: Value | BadRecordError | None = None
@@ -242,7 +219,7 @@ class Folding:
                 version, asked = await self._version(memory, head, new, thread, was, config)
                 lost_one = (_LOST,) if was_lost else ()
                 version = replace(version, warnings=(*lost_one, *version.warnings))
-            kept = self.keep(new, thread)
+            kept = word_for_word(new, thread, self.kept)
             kept = [replace(m, text=drop_subjects(m.text, asked)) for m in kept[:-1]] + kept[-1:]
             step = await self._keep(memory, kept, was, changed, asked)
             step = memory.put_said(thread, mark, changed, branch) | step
@@ -280,7 +257,7 @@ class Folding:
         return await memory.episodes.keep(
             gone if self._approve else [*said, *gone],
             new={str(one.message.id) for one in changed if not one.before},
-            clean=lambda text: drop_subjects(self.drop_banned(text), asked),
+            clean=lambda text: drop_subjects(self.kept.drop(text), asked),
         )
 
     async def _find_times(
@@ -289,7 +266,7 @@ class Folding:
         """Return when statements were made, if new ones are older than kept ones of their day."""
         if not self._built_in:
             return {}
-        said = self.keep(new, thread)
+        said = word_for_word(new, thread, self.kept)
         first = {one.day: one.at for one in sorted(said, key=lambda one: one.at, reverse=True)}
         kept = [one for one in (await memory.episodes.read()).said if one.day in first]
         if not any(is_later(one.at, first[one.day]) for one in kept):
@@ -328,7 +305,7 @@ class Folding:
 
         Edited texts are redacted, lose what `never` bans, and must be within the budget.
         """
-        edit = {key: self.clean_text(text) for key, text in decision.edit.items()}
+        edit = {key: self.kept.clean(text) for key, text in decision.edit.items()}
         most = self.reading.config.memory_tokens
         if any(self.reading.tokenizer.count(text) > most for text in edit.values()):
             message = f"The text has more than {most} tokens: shorten it, or raise memory_tokens."
@@ -406,7 +383,7 @@ class Folding:
         reader = begin(told, thread, times) if begin else self.reading.reader
         reading = replace(self.reading, reader=reader)
         before = {} if self._built_in else {key: one.text for key, one in was.items()}
-        source = ConversationSource(new, thread, self.redact, before)
+        source = ConversationSource(new, thread, self.kept.redact, before)
         fingerprint = make_fingerprint(reading.fingerprint, self._question)
         parent = root = root_id(self._question, fingerprint)
         scope = whole_scope(source.length, calls=reading.config.max_calls)
@@ -415,7 +392,7 @@ class Folding:
             parent, root = head.id, head.root
             fold["memory"] = drop_ended(head.text)
             if self._built_in:
-                now = {one.id: one.text for one in self.keep(new, thread)}
+                now = {one.id: one.text for one in word_for_word(new, thread, self.kept)}
                 edits = [(one.day, one.text, now.get(key, "")) for key, one in was.items()]
                 fold["memory"] = withdraw(fold["memory"], edits)
             fold["progress"] |= {"step": head.step, "cut": head.cut}

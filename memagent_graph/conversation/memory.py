@@ -9,21 +9,28 @@ from typing import TYPE_CHECKING, Any, cast
 
 from langchain_core.messages import BaseMessage, SystemMessage
 from langchain_core.runnables import Runnable, RunnableLambda
-from langgraph.config import get_config
-from langgraph.runtime import get_runtime
 
 from memagent_graph.conversation.backlog import fold_all
 from memagent_graph.conversation.built_in import drop_ended
 from memagent_graph.conversation.catch_up import aforget
 from memagent_graph.conversation.form import choose_recalled, write_passages
-from memagent_graph.conversation.messages import find_current, is_reply
+from memagent_graph.conversation.messages import find_current, is_reply, word_for_word
 from memagent_graph.conversation.profile import entries_of
 from memagent_graph.conversation.prompt import drop_edited, find_passages, render_recalled
 from memagent_graph.conversation.proposal import Decision, list_proposals
+from memagent_graph.conversation.reader import read_work
 from memagent_graph.conversation.session import ConversationSettings, Shape, Talk
-from memagent_graph.conversation.thread import AnonymousUser, Speakers, access_of, list_said
+from memagent_graph.conversation.thread import (
+    AnonymousUser,
+    Speakers,
+    access_of,
+    find_run,
+    list_said,
+    read_channel,
+)
 from memagent_graph.conversation.users import Users
 from memagent_graph.errors import ConfigurationError, ModelError
+from memagent_graph.seams import runs_of
 from memagent_graph.sync import to_sync, wait_for
 
 if TYPE_CHECKING:
@@ -50,18 +57,14 @@ class ConversationMemory(ConversationSettings[Shape]):
     """Remembers people across conversations, in a text of fixed size for each.
 
     After each turn, its messages are folded into the memory of the user in the background, by the
-    same step that reads documents. Messages beyond a recent window leave the conversation, an AI
-    message together with the results of its tool calls; the last human message and system messages
-    stay. Each message is folded exactly once, even after failures, and simultaneous turns of a user
-    lose nothing.
+    same step that reads documents. Messages beyond a recent window leave the conversation, calls of
+    tools with their results; the turn that runs stays. Each message is folded exactly once, even
+    after failures, and simultaneous turns of a user lose nothing.
 
     No reply waits for a fold: what was said is found word for word as soon as it is observed, in
     every thread of the user and every process that shares the store. It is folded at `load` and
     `flush`, too, and as far as possible when the process ends. What a killed process has not folded
     is still found so; to fold it, see `catch_up`.
-
-    A message's time is its `additional_kwargs["told_at"]` (ISO 8601, a datetime, or seconds since
-    1970), otherwise the time when it was first seen.
 
     Methods take the id of a user, and the host graph's store, which is used if the memory has no
     store of its own. If the store fails, they raise `StoreError`. Those whose name begins with an a
@@ -86,14 +89,12 @@ class ConversationMemory(ConversationSettings[Shape]):
             quote them; the oldest are deleted first. With 0, none are kept.
         episode_days: days after which such a message is deleted; None for never.
         ttl: minutes that a memory lives on when it is not read; None for the store's default.
-        keep: description of what to remember above all. It is part of a chat model's prompt; for
-            the built-in reader, statements with one of its words count double. A function returns
-            it for the id of a user.
-        never: description of what must not be remembered. It is part of a chat model's prompt; the
-            built-in reader leaves out statements with one of its words, in any form. A function
-            returns it for the id of a user.
-        read_only: whether to attach the memories of another agent: prompts have them, and every
-            write of this one is refused.
+        keep: description of what to remember above all, a part of a chat model's prompt; for the
+            built-in reader, statements with one of its words count double. A function returns it
+            for the id of a user.
+        never: description of what must not be remembered, likewise; the built-in reader leaves out
+            statements with one of its words, in any form.
+        read_only: whether to attach another agent's memories, which prompts have; writes fail.
         redact: function that each message's text passes through, in the event loop, before the
             model reads it or anything is stored; if it fails, the messages stay unfolded.
         approve: whether to wait for approval before a fold changes the memory; see `proposals`. A
@@ -109,8 +110,8 @@ class ConversationMemory(ConversationSettings[Shape]):
     Raises:
         ConfigurationError: The window does not fit the model, the model is not known, LangGraph
             does not allow the namespace, `keep` and `never` are too long, `never` has no word that
-            the built-in reader can match, `redact` is a coroutine function, or `schema`
-            is not a pydantic model, has a field without a default, or needs a chat model.
+            the built-in reader can match, `redact` is a coroutine function, or `schema` is no
+            pydantic model with a default for each field, or needs a chat model.
 
     Examples:
         >>> from langgraph.store.memory import InMemoryStore
@@ -216,9 +217,9 @@ class ConversationMemory(ConversationSettings[Shape]):
             if reminders:
                 await reminders.check(personal, head, kept, waiting)
             if kept.pages or waiting:
-                folding, days = self.get_folding(user), personal.episodes.since
-                known = {(one.id, one.text) for one in folding.keep(messages, "")}
-                find = partial(find_passages, since=days, known=known, allows=folding.allows)
+                rules, days = self.get_folding(user).kept, personal.episodes.since
+                known = {(one.id, one.text) for one in word_for_word(messages, "", rules)}
+                find = partial(find_passages, since=days, known=known, allows=rules.allows)
                 found = await asyncio.to_thread(find, kept, waiting, text)
         except ConfigurationError:
             raise
@@ -292,24 +293,23 @@ class ConversationMemory(ConversationSettings[Shape]):
     def summarizer(self) -> Runnable[Sequence[BaseMessage], str]:
         """A fold as the summarizer of a thread, for LangChain's and deepagents' middleware.
 
-        What leaves the thread is folded into the memory of its user, and this memory takes its
-        place. User, thread and store are those of the run. What the middleware trims is not seen:
-        give it `trim_tokens_to_summarize=None`.
+        What users said is folded into the memory of the run's user. Threads with tools are read for
+        what bears on the last requests, which stays in the thread alone. What the middleware trims
+        is not seen: give it `trim_tokens_to_summarize=None`.
 
         Its calls raise:
             ConfigurationError: No graph runs, or the run names neither a user nor a thread.
             ModelError: The model failed; nothing was folded, and nothing leaves the thread.
         """
-        return RunnableLambda(lambda said: wait_for(self._summarize(said)), self._summarize)
+        return RunnableLambda(lambda messages: wait_for(self._sum_up(messages)), self._sum_up)
 
-    async def _summarize(self, messages: Sequence[BaseMessage]) -> str:
-        runtime, config = get_runtime(), get_config()
-        if runtime is None:
-            message = "The summarizer of a memory folds for the user of a run: call it in a graph."
-            raise ConfigurationError(message)
+    async def _sum_up(self, messages: Sequence[BaseMessage]) -> str:
+        runtime, config = find_run("The summarizer of a memory")
         user, thread = Speakers().of(runtime, config, None)
         await self.asave(messages, user=user, thread=thread, store=runtime.store, config=config)
-        return await self._head(user, runtime.store)
+        said = read_channel(runs_of(config)[0], "messages") or messages
+        work = await read_work(messages, said, self.redact, **self.reading)
+        return "\n\n".join(filter(None, [await self._head(user, runtime.store), work]))
 
     async def aflush(self, user: UserId | None = None, *, store: BaseStore | None = None) -> int:
         """Fold the messages of a user, or of all, that wait in this process, before it ends say.

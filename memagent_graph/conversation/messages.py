@@ -26,7 +26,7 @@ from langchain_core.messages import (
     convert_to_messages,
 )
 
-from memagent_graph.conversation.episodes import KeptMessage, Recorded
+from memagent_graph.conversation.episodes import KeepFilter, KeptMessage, Recorded
 from memagent_graph.errors import ConfigurationError
 from memagent_graph.evidence.statements import instant
 from memagent_graph.models.reply import text_in
@@ -322,12 +322,12 @@ def number_messages(chunk: Chunk, said: Sequence[Line]) -> str:
 
 
 def word_for_word(
-    messages: Iterable[BaseMessage], thread: str, redact: Redact
+    messages: Iterable[BaseMessage], thread: str, kept: KeepFilter
 ) -> list[KeptMessage]:
-    """Return the texts of users and the assistant, without calls and results of tools."""
+    """Return what is kept of the texts of users and the assistant, of some of them nothing."""
     return [
-        KeptMessage(str(message.id), thread, time, speaker, said)
-        for message, time, role, speaker, said in _list_spoken(messages, redact)
+        KeptMessage(str(message.id), thread, time, speaker, kept.drop(said))
+        for message, time, role, speaker, said in _list_spoken(messages, kept.redact)
         if role != TOOL
     ]
 

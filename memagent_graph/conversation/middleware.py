@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import inf
 from typing import TYPE_CHECKING, Annotated, Any, NotRequired
 from uuid import uuid4
 
@@ -118,6 +119,8 @@ class MemAgentMiddleware(AgentMiddleware[MemAgentState, Any, Any]):
         """Return a request with what is remembered, and without what left the view."""
         given = self.memory, self._speakers, request.state, request.runtime, get_config()
         thread = Thread(*given)
+        profile = getattr(request.model, "profile", None) or {}
+        thread.turn_tokens = (profile.get("max_input_tokens") or inf) / 2  # the rest has room, too
         shown, changed = await thread.show(request.messages, shorten=self._shorten_state)
         return thread, request.override(messages=shown), changed
 

@@ -9,6 +9,7 @@ from contextlib import suppress
 from copy import copy
 from dataclasses import replace
 from inspect import iscoroutinefunction
+from math import inf
 from typing import TYPE_CHECKING, Annotated, Any, NotRequired, TypedDict
 from uuid import uuid4
 
@@ -176,8 +177,7 @@ class ReplyNode(RunnableCallable):
     """A node that calls the model with memory: around yours, which sees `messages` as it should.
 
     These are the system messages and the recent ones, with what is remembered of the user. What
-    your node returns is folded as the turn's reply. The thread keeps all messages. The memory's
-    text is in no state, and so in no checkpoint and no stream.
+    your node returns is folded as the turn's reply. The memory's text is in no checkpoint.
 
     Args:
         memory: the memory of the users.
@@ -219,7 +219,10 @@ class ReplyNode(RunnableCallable):
             state: Any, config: RunnableConfig, runtime: Runtime[Any]
         ) -> tuple[Thread, Any, dict[str, Any]]:
             if "memory_left" not in channels_of(config):
-                raise ConfigurationError(_LACKS_KEYS)
+                lacks = (
+                    "The state lacks memory_user and memory_left: build the graph with a kind of "
+                )
+                raise ConfigurationError(lacks + "ConversationState.")
             given = state if isinstance(state, dict) else vars(state)
             thread = Thread(memory, speakers, given, runtime, config)
             shown, changed = await thread.show(given["messages"], shorten=shorten_state)
@@ -234,11 +237,6 @@ class ReplyNode(RunnableCallable):
             return await thread.take(await node.ainvoke(shown, config), changed)
 
         super().__init__(call, acall, name="reply", trace=False)
-
-
-_LACKS_KEYS = (
-    "The state lacks memory_user and memory_left: build the graph with a kind of ConversationState."
-)
 
 
 def _as_runnable(node: Callable[..., Any] | Runnable[Any, Any]) -> Runnable[Any, Any]:
@@ -261,10 +259,11 @@ class Thread:
     """The thread of a run, as node and middleware see it; `now` are its messages once it is open.
 
     It is the turn of the user who spoke last, also if another one resumes the run. What precedes
-    the message `left`, and its group, the model does not see.
+    the message `left`, and its group, the model does not see; of this turn it has `turn_tokens`.
     """
 
     now: list[BaseMessage]
+    turn_tokens = inf
 
     def __init__(
         self,
@@ -462,7 +461,7 @@ class Thread:
         What leaves the view leaves the state as well to `shorten` it.
         """
         update, seen = self.begin(), view(self.now, self.left)
-        stays = self._own.shorten(seen, folded=shorten)
+        stays = self._own.shorten(seen, turn_tokens=self.turn_tokens, folded=shorten)
         if shorten:
             left = {message.id for message in stays}
             pairs = zip(self._state["messages"], self.now, strict=True)

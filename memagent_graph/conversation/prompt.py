@@ -20,7 +20,7 @@ from memagent_graph.conversation.built_in import read_remarks, write_remarks
 from memagent_graph.conversation.episodes import Kept, Page
 from memagent_graph.conversation.form import MessagePassage, index_lines, write_passages
 from memagent_graph.conversation.messages import ASSISTANT, USER
-from memagent_graph.memory.chain import find_versions
+from memagent_graph.memory.items import find_versions
 from memagent_graph.memory.version import MemoryVersion, MessageFold
 from memagent_graph.prompts import render
 from memagent_graph.text.chunks import LONGEST_PASSAGE, passages

@@ -25,17 +25,16 @@ from memagent_graph.conversation.episodes import EpisodePuts, KeptMessage, drop_
 from memagent_graph.conversation.profile import EMPTY
 from memagent_graph.conversation.user_memory import CONVERSATION, MemoryChange, put_change
 from memagent_graph.evidence.statements import drop_statements, statements
-from memagent_graph.memory.atomic import MOST_LOST_RACES, pause
-from memagent_graph.memory.chain import find_versions
-from memagent_graph.memory.items import label
+from memagent_graph.memory.items import find_versions, label
+from memagent_graph.memory.store import MOST_LOST_RACES, pause
 from memagent_graph.memory.version import MemoryVersion, edit_version
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Sequence
 
     from memagent_graph.conversation.user_memory import UserMemory, What
-    from memagent_graph.memory.atomic import Value
     from memagent_graph.memory.items import Place
+    from memagent_graph.memory.store import Value
 
     Verdict = bool | str | None
     Approve = Callable[["Proposal"], Verdict | Awaitable[Verdict]]

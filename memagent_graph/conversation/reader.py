@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from contextvars import Context
 from copy import copy
 from dataclasses import replace
 from functools import partial
@@ -9,6 +11,7 @@ from math import exp
 from typing import TYPE_CHECKING, Any
 
 import regex
+from langchain_core.messages import ToolMessage
 from pydantic import BaseModel
 
 from memagent_graph.conversation.built_in import (
@@ -21,10 +24,17 @@ from memagent_graph.conversation.built_in import (
     topics,
     write_remarks,
 )
-from memagent_graph.conversation.messages import USER, lines_of
+from memagent_graph.conversation.messages import (
+    USER,
+    ConversationSource,
+    is_human,
+    is_summary,
+    lines_of,
+)
 from memagent_graph.conversation.profile_reader import ProfileReader, ask_each
 from memagent_graph.errors import ConfigurationError, ModelError
 from memagent_graph.evidence.statements import statements
+from memagent_graph.graph.build import create_memagent
 from memagent_graph.memory.version import make_fingerprint
 from memagent_graph.models.completion import continue_text
 from memagent_graph.prompts import Prompts
@@ -40,10 +50,12 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from langchain_core.language_models import BaseChatModel
+    from langchain_core.messages import BaseMessage
     from langchain_core.runnables import RunnableConfig
 
     from memagent_graph.config import ReadingConfig
     from memagent_graph.conversation.built_in import Remark
+    from memagent_graph.conversation.messages import Redact
     from memagent_graph.conversation.profile import Fields
     from memagent_graph.facts.rules import Facts
     from memagent_graph.readers.base import Reader, Step
@@ -377,3 +389,27 @@ def facts_of_schema(schema: object) -> Facts | None:
     from memagent_graph.facts.rules import Facts
 
     return Facts.of(schema) if isinstance(schema, Facts) or schema is Facts else None
+
+
+WORK = "Found by tools, in the work on what was asked last; not said by the user:\n"
+_ASKED = 3
+"""Number of the last messages of users for which a thread is read."""
+
+
+async def read_work(
+    messages: Sequence[BaseMessage], said: Sequence[BaseMessage], redact: Redact, **reading: Any
+) -> str:
+    """Return what tools found in messages that bears on the last ones that users said.
+
+    Earlier summaries count as messages; `reading` has the arguments of `create_memagent`. Nothing
+    is stored, streamed or traced: it is read outside of the context of the run.
+    """
+    before = [m.text.partition(WORK)[2].strip() for m in messages if is_summary(m)]
+    work = "\n".join(text.removesuffix("</summary>") for text in before)  # as deepagents ends it
+    if not work and not any(isinstance(message, ToolMessage) for message in messages):
+        return ""
+    work += "\n" + ConversationSource(messages, redact=redact).text
+    asked = "\n".join([message.text for message in said if is_human(message)][-_ASKED:])
+    run = create_memagent(**reading).ainvoke({"question": asked or WORK, "document": work})
+    found: str = (await asyncio.create_task(run, context=Context()))["memory"]
+    return found and WORK + found

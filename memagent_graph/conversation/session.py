@@ -6,6 +6,7 @@ import logging
 from dataclasses import replace
 from functools import lru_cache, partial
 from itertools import takewhile
+from math import inf
 from typing import TYPE_CHECKING, Any, Generic
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
@@ -32,6 +33,7 @@ from memagent_graph.conversation.messages import (
     is_summary,
     record_message,
     stamp,
+    word_for_word,
 )
 from memagent_graph.conversation.profile import Past
 from memagent_graph.conversation.proposal import list_proposals
@@ -141,13 +143,16 @@ class ConversationSettings(Generic[Shape]):
         )
         most = min(_MOST_PAST, (keep_versions or _MOST_PAST + 1) - 1)
         self.form = form_of(schema, Past(most, keep_days))
+        self.config = ReadingConfig.model_validate(config or {})
         if callable(keep) or callable(never):
-            model = share_model(model, config or ReadingConfig(), tokenizer)
+            model = share_model(model, self.config, tokenizer)
         self._keep, self._never = keep, never
+        shown = self.config.model_copy(update={"answer_passages": 0})
+        self.reading = {"model": model, "config": shown, "tokenizer": tokenizer}
         make_folding = partial(
             Folding,
             model,
-            config or ReadingConfig(),
+            self.config,
             tokenizer,
             redact=self.redact,
             form=self.form,
@@ -216,8 +221,8 @@ class Talk:
             new = await self.personal.find_changed(self.thread, unseen, redact) if unseen else []
             _, waiting = await self.personal.episodes.read_all(empty=not (new and self._quotes))
             said = {(one.id, one.text) for one in waiting if one.text}
-            folding = self._memory.get_folding(self.user)
-            kept = folding.keep([one.message for one in new], self.thread)
+            rules = self._memory.get_folding(self.user).kept
+            kept = word_for_word([one.message for one in new], self.thread, rules)
             left = {one.recorded.id for one in new}
             left -= {one.id for one in kept if (one.id, one.text) in said}
             others = {own_id(key, self.thread) for key in left}
@@ -322,8 +327,9 @@ class Talk:
             messages = [one.message for one in changed]
             ids = [str(one.id) for one in messages if isinstance(one, HumanMessage)]
             said = {key: KeptMessage(key, self.thread, "", "", "") for key in ids}  # taken back
-            folding = self._memory.get_folding(self.user)
-            kept = folding.keep([m for m in messages if not is_excluded(m)], self.thread)
+            rules = self._memory.get_folding(self.user).kept
+            spoken = (message for message in messages if not is_excluded(message))
+            kept = word_for_word(spoken, self.thread, rules)
             said |= {one.id: one for one in kept}
             await self.personal.episodes.wait(
                 [*said.values()], lambda one: one.thread == self.thread and left(one.own_id)
@@ -440,22 +446,27 @@ class Talk:
         return found
 
     def shorten(
-        self, messages: Sequence[BaseMessage], *, folded: bool = False
+        self, messages: Sequence[BaseMessage], *, turn_tokens: float = inf, folded: bool = False
     ) -> list[BaseMessage]:
         """Return the messages that stay: those beyond the window leave, and are folded soon.
 
         Nobody waits for that: they are found word for word. While the store is unreachable, so that
-        they are not, the window does not count, but the tokens do. Messages that cannot be counted
-        all stay, which is logged. With `folded`, only what is folded may leave, as from a state.
+        they are not, the window does not count, but the tokens do: those of `chunk_tokens` where it
+        is set, or else half of `turn_tokens`. Messages that cannot be counted all stay, which is
+        logged. With `folded`, only what is folded may leave, as from a state.
         """
         window, why = self._memory.window, "the memory store is unreachable"
+        tokens = self._memory.chunk_tokens
+        if "chunk_tokens" not in self._memory.config.model_fields_set and turn_tokens < inf:
+            tokens = max(tokens, int(turn_tokens / 2))
         away = self.personal.bank.guard.failures and len(messages) > window
         try:
             gone = beyond(
                 messages,
                 window=2 * len(messages) if away else window,
-                tokens=self._memory.chunk_tokens,
+                tokens=tokens,
                 count=count_tokens,
+                turn_tokens=max(turn_tokens, tokens),
             )
             if gone or away:  # what waits is folded together
                 self.backlog.schedule(self.thread, 0.0)

@@ -14,8 +14,9 @@ from langchain_core.messages.utils import count_tokens_approximately
 from langchain_core.runnables import RunnableConfig, ensure_config
 from langgraph.channels import DeltaChannel
 from langgraph.checkpoint.base import get_checkpoint_metadata
+from langgraph.config import get_config
 from langgraph.graph.message import add_messages
-from langgraph.runtime import Runtime
+from langgraph.runtime import Runtime, get_runtime
 
 from memagent_graph.conversation.messages import CALLING, is_human, is_instruction, last_owner
 from memagent_graph.errors import ConfigurationError
@@ -109,6 +110,15 @@ def read_channel(run: GraphRun, name: str) -> Any:
     """Return what a key of the state of a run has now; None if it has nothing."""
     channel = run.channels.get(name)
     return channel.get() if channel is not None and channel.is_available() else None
+
+
+def find_run(what: str) -> tuple[Runtime[Any], RunnableConfig]:
+    """Return runtime and config of the run of which this is part; `what` raises outside of one."""
+    runtime = get_runtime()
+    if runtime is None:
+        message = f"{what} works for the user of a run: call it in a graph."
+        raise ConfigurationError(message)
+    return runtime, get_config()
 
 
 class Speaker(NamedTuple):
@@ -330,13 +340,15 @@ def beyond(
     window: int,
     tokens: int,
     count: Callable[[BaseMessage], int],
+    turn_tokens: float = math.inf,
 ) -> list[BaseMessage]:
     """The messages to be folded: none while there are few, else all but the last half.
 
     What stays begins where it would if the messages had come one by one, so that it begins at the
-    same one for many turns. It begins with a human message, has the last human message and the last
-    group, and no group is split. System messages always stay, and do not count. `count` measures
-    tokens.
+    same one for many turns. It begins with the human message of a turn, and no group is split. The
+    turn that runs stays, since an agent calls again what it no longer sees; of one that is longer
+    than `turn_tokens`, its beginning and the last half. System messages always stay, and do not
+    count. `count` measures tokens.
     """
     found, stays = groups(messages), list[int]()
     sizes = [(len(group), sum(map(count, group))) for group in found]
@@ -346,22 +358,31 @@ def beyond(
         number, size = number + sizes[at][0], size + sizes[at][1]
         asks = isinstance(group[-1], HumanMessage | ToolMessage) or at == len(found) - 1
         if asks and (number > window or size > tokens):
-            humans = [one for one in stays if isinstance(found[one][0], HumanMessage)]
-            half = _take_last([sizes[one] for one in stays], max(1, window // 2), tokens // 2)
-            first = next((one for one in humans if one >= stays[-half]), None)
-            stays = [*humans[-1:], *stays[-half:]] if first is None else stays[stays.index(first) :]
+            half = _take_last(stays, sizes, max(1, window // 2), tokens // 2)
+            begins = [one for one in stays if isinstance(found[one][0], HumanMessage)]
+            first, *_ = [one for one in begins if one >= half[0]] or begins[-1:] or half
+            stays, before = stays[stays.index(first) :], begins[-2:-1]
+            if first == at and before:  # of the turn before, its beginning and its end
+                room = tokens // 2 - sizes[before[0]][1]
+                end = _take_last(half, sizes, window // 2 - 1, room)
+                stays = [*before, *end] if len(end) > 1 else end
+            if sum(sizes[one][1] for one in stays) > turn_tokens:
+                half = _take_last(stays, sizes, len(messages), turn_tokens / 2)
+                stays = sorted({stays[0], *half})
             number, size = (sum(sizes[one][of] for one in stays) for of in (0, 1))
     return [message for at, group in enumerate(found) if at not in stays for message in group]
 
 
-def _take_last(sizes: Sequence[tuple[int, int]], number: int, tokens: int) -> int:
-    """Return how many of some groups, from the end, have room: one at least."""
-    kept = 0
-    for messages, size in reversed(sizes):
-        number, tokens = number - messages, tokens - size
+def _take_last(
+    groups: Sequence[int], sizes: Sequence[tuple[int, int]], number: int, tokens: float
+) -> list[int]:
+    """Return those groups, from the end, that have room: one at least."""
+    kept: list[int] = []
+    for one in reversed(groups):
+        number, tokens = number - sizes[one][0], tokens - sizes[one][1]
         if kept and (number < 0 or tokens < 0):
             break
-        kept += 1
+        kept.insert(0, one)
     return kept
 
 
@@ -396,13 +417,17 @@ def first_leaving(folding: Sequence[BaseMessage], wait: Container[str]) -> list[
 
 
 def view(messages: Sequence[BaseMessage], left: str | None) -> list[BaseMessage]:
-    """Return the messages of a thread that the model still sees; `left` is as of `find_left`."""
+    """Return the messages of a thread that the model still sees; `left` is as of `find_left`.
+
+    They begin with a human's, though it may stand before those that have left.
+    """
     at = next((at for at in reversed(range(len(messages))) if messages[at].id == left), None)
     if left is None or at is None:
         return [*messages]
     later = groups(messages[at:])[1:]
     kept = {id(m) for group in later if not isinstance(group[0], ToolMessage) for m in group}
-    human = next((m for m in reversed(messages) if is_human(m)), None)
+    begun = next((m for m in reversed(messages[: at + 1]) if is_human(m)), None)
+    human = None if later and is_human(later[0][0]) else begun
     return [m for m in messages if id(m) in kept or m is human or is_instruction(m)]
 
 

@@ -24,12 +24,11 @@ from memagent_graph.errors import (
     MemoryNotFoundError,
 )
 from memagent_graph.evidence.places import Memory
-from memagent_graph.memory.atomic import MOST_LOST_RACES, pause
 from memagent_graph.memory.bank import MemoryBank
-from memagent_graph.memory.chain import find_versions
 from memagent_graph.memory.forget import release
-from memagent_graph.memory.items import label, name_user, place_of
+from memagent_graph.memory.items import find_versions, label, name_user, place_of
 from memagent_graph.memory.maintenance import erase
+from memagent_graph.memory.store import MOST_LOST_RACES, pause
 from memagent_graph.memory.version import (
     History,
     MemoryVersion,
@@ -47,8 +46,8 @@ if TYPE_CHECKING:
 
     from memagent_graph.conversation.form import Dropped
     from memagent_graph.conversation.messages import Redact
-    from memagent_graph.memory.atomic import Value
     from memagent_graph.memory.items import Place, Records, UserId
+    from memagent_graph.memory.store import Value
 
     Propose = Callable[["UserMemory", MemoryVersion, str, str], Awaitable[None]]
 

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from langgraph.store.base import BaseStore, PutOp
 
     from memagent_graph.conversation.user_memory import ForgottenUser
-    from memagent_graph.memory.atomic import Value
+    from memagent_graph.memory.store import Value
     from memagent_graph.memory.version import History
 
 

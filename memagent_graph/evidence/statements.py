@@ -237,9 +237,11 @@ LONGEST = 600
 _INK = regex.compile(r"\S")
 _BLANK_LINE = regex.compile(r"\n[^\S\n]*\n")
 _SENTENCE_END = regex.compile(
-    r"[.!?…][\"”’')\]]*\s+(?=[\"“‘'(\[]*[\p{Lu}\p{N}\p{Lo}])"
+    r"[.!?…؟۔।][\"”’')\]]*\s+(?=[\"“‘'(\[]*[\p{Lu}\p{N}\p{Lo}¿¡])|\?\s++(?=\p{Ll})"
     r"|[。！？｡][」』”’）]*(?![」』”’）。！？])\s*"
 )
+_CASUAL_END = regex.compile(rf"[.!…]\s++(?=\p{{Ll}})|{_SENTENCE_END.pattern}")
+"""In a text that begins in lower case, and so is written so throughout."""
 _ABBREVIATION = regex.compile(
     r"(?r)\b(?:Mr|Mrs|Ms|Mme|Mlle|Messrs|Dr|St|Mt|Ft|Jr|Sr|vs|No|Fig|Inc|Ltd|Pty|Co|Corp|Bros|Prof"
     r"|Gen|Col|Capt|Lt|Sgt|Maj|Sen|Rep|Gov|Rev|Hon|e\.g|i\.e|[ap]\.m|cf|ca|al|etc|approx|bzw"
@@ -272,7 +274,7 @@ def statements(text: str) -> tuple[Statement, ...]:
     """Cut `text` into statements, in order."""
     join = str if join_lines(text) == text else join_lines  # of what reads well, each part does
     cut = [(" ".join(join(raw).split()), at, at + len(raw)) for at, raw in _cut(text)]
-    return (*map(Statement._make, cut),)
+    return (*map(Statement._make, [one for one in cut if one[0]]),)  # invisible signs say nothing
 
 
 def _cut(text: str) -> list[tuple[int, str]]:
@@ -315,9 +317,10 @@ def _breaks_off(line: str) -> bool:
 
 def _sentences(block: str) -> list[tuple[int, int]]:
     start, found = 0, list[tuple[int, int]]()
+    pattern = _CASUAL_END if block.lstrip()[:1].islower() else _SENTENCE_END
     ends = [
         match.end()
-        for match in _SENTENCE_END.finditer(block)
+        for match in pattern.finditer(block)
         if block[match.start()] != "." or not _is_cut_short(block, match.start(), match.end())
     ]
     for end in [*ends, len(block)]:
@@ -347,10 +350,9 @@ def _lines(block: str) -> Iterator[tuple[int, int]]:
         position, joined = position + len(line) + 1, joined + 1
         opens = joined < _MOST_JOINED and (line.rstrip().endswith(_OPENERS) or _breaks_off(line))
         if not opens:
-            for end in range(start + LONGEST, position, LONGEST):
-                yield end - LONGEST, end
-                start = end
-            yield start, position
+            long = position - start > LONGEST
+            cut = _sentences(block[start:position]) if long else [(0, position - start)]
+            yield from ((start + first, start + last) for first, last in cut)
             start, joined = position, 0
     if start < position:
         yield start, position

@@ -75,7 +75,7 @@ if TYPE_CHECKING:
     from langgraph.store.base import BaseStore
     from langgraph.types import Checkpointer
 
-    from memagent_graph.evidence.verify import Verify
+    from memagent_graph.evidence.support import Verify
     from memagent_graph.facts.rules import Facts
     from memagent_graph.graph.state import Changes
     from memagent_graph.models.structured import ResponseFormat, Shape

@@ -32,8 +32,16 @@ from memagent_graph.graph.reading import (
     repeat,
     step_of,
 )
-from memagent_graph.graph.state import ReadingState, fold_of, memory_of
-from memagent_graph.graph.versions import abandon_at_error, chain_of, take_edit
+from memagent_graph.graph.state import (
+    VERSIONS,
+    ReadingState,
+    begin_fold,
+    fold_name,
+    fold_of,
+    memory_of,
+    whole_scope,
+)
+from memagent_graph.graph.versions import Chain, abandon_at_error
 from memagent_graph.memory.lease import EditedError
 from memagent_graph.readers.base import Update, Usage
 from memagent_graph.readers.replies import adds_anything, with_lost_statements
@@ -51,7 +59,6 @@ if TYPE_CHECKING:
 
     from memagent_graph.graph.reading import Advance, Reading, Run
     from memagent_graph.graph.state import Changes, Fold, QuestionState
-    from memagent_graph.graph.versions import Chain
     from memagent_graph.text.chunks import Cutter
     from memagent_graph.text.source import Source
     from memagent_graph.text.tokens import Tokenizer
@@ -100,12 +107,38 @@ class Visit:
         return self.reading.seconds_left(self.run)
 
     def chain(self, fold: Fold) -> Chain | None:
-        """Return the versions of a fold; None without a store."""
-        return chain_of(self.reading, self.run, fold)
+        """Return the versions of a fold in this call; None for one that began without a store."""
+        if self.run.store is None or fold["progress"]["version"] is None:
+            return None
+        chain = self.run.chains.get(fold_name(fold["scope"]))
+        if not isinstance(chain, Chain):  # of a resumed run
+            chain = begin_chain(self.reading, self.run, fold)
+            chain.lease.due = chain.lease.resumed = True
+        return chain
 
     def cutter(self, fold: Fold) -> Cutter:
         """Return what cuts the document, which may have to be opened again."""
         return self.reading.find_cutter(self.run, fold)
+
+
+def begin_chain(reading: Reading, run: Run, fold: Fold) -> Chain:
+    """Make the chain of a fold that begins in this call, and of the one that it is merged into."""
+    source, scope, whole = fold["source"], fold["scope"], None
+    if scope["segment"]:
+        of_all = whole_scope(source["length"], segments=scope["segments"])
+        all_of_it = begin_fold(fold["question"], source, {**of_all, "number": scope["number"]})
+        known = run.chains.get(fold_name(all_of_it["scope"]))  # of a resumed run, there is none
+        whole = known if isinstance(known, Chain) else begin_chain(reading, run, all_of_it)
+    chain = run.chains[fold_name(scope)] = Chain(reading, run, fold, whole)
+    return chain
+
+
+async def take_edit(chain: Chain | None, fold: Fold, *, last: bool = False) -> Fold:
+    """Return a fold, from an edit of its memory if there is one; see `Chain.take_edit`."""
+    if chain is None:
+        return fold
+    async with abandon_at_error(chain):
+        return await chain.take_edit(fold, last=last)
 
 
 def make_node(work: Callable[[Visit], Awaitable[Changes]], reading: Reading) -> RunnableCallable:
@@ -412,6 +445,33 @@ class CheckLayer(Layer):
         """Return the sum of the counts."""
         asked, faulty = (sum(state[key] for state in states) for key in ("asked", "faulty"))
         return Checked(asked=asked, faulty=faulty)
+
+
+class Versions(Layer):
+    """Store each memory as a version, and take stored ones instead of reading again.
+
+    Its state has `made`, the record of the fold's last version without the memory, for a run that
+    is killed before that is stored (see `MemoryVersion.to_stub`); and `edit`, the id of the last
+    edit by a user that the fold continued from, at the time `taken`.
+    """
+
+    name = VERSIONS
+    needs_store = True
+
+    async def __call__(self, step: FoldStep, read: Advance) -> FoldUpdate:
+        """Take the version after the chunk from the store, or read it and store it."""
+        chain = step.call.chain
+        assert isinstance(chain, Chain)  # noqa: S101 - the layer needs a store
+        step = replace(step, memory=await chain.open(step.fold))
+        update = await chain.follow(step.fold, step.chunk)
+        if update is None:
+            async with chain.lease.keep_alive():
+                update = await read(step)
+            await chain.expect_no_other()
+        after = apply_update(step, update)
+        kept = chain.keep(after, step, update)
+        layers = {**update.layers, self.name: kept["layers"][self.name]}
+        return replace(update, version=kept["progress"]["version"], layers=layers)
 
 
 def faults_of(fold: Fold) -> Checked:

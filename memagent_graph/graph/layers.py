@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING
 from typing_extensions import TypedDict
 
 from memagent_graph.errors import EmptyReplyError, RefusalError
-from memagent_graph.graph.fold import CheckLayer
+from memagent_graph.graph.fold import CheckLayer, Versions
 from memagent_graph.graph.passages import Skim, names_something, scope
 from memagent_graph.graph.reading import FoldUpdate, Layer
 from memagent_graph.graph.state import merge_spans
-from memagent_graph.graph.versions import Versions
 from memagent_graph.readers.base import Usage
 from memagent_graph.readers.replies import adds_anything
 from memagent_graph.sync import LateError

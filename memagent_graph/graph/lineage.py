@@ -1,4 +1,4 @@
-"""The versions of a fold: their ids and records, and where it begins after stored ones."""
+"""Where a fold begins after stored versions, and to which it moves."""
 
 from __future__ import annotations
 
@@ -19,20 +19,17 @@ from memagent_graph.graph.state import (
     mark_taken,
     memory_of,
 )
-from memagent_graph.memory.chain import adopt, find_prefix, has_answer, newest_edit, read_head
+from memagent_graph.memory.bank import has_answer
+from memagent_graph.memory.chain import adopt
+from memagent_graph.memory.items import find_prefix, newest_edit, read_head
 from memagent_graph.memory.version import (
-    ChunkRead,
     MemoryVersion,
-    ReadDocument,
-    VersionMerge,
     child_id,
     make_fingerprint,
     make_reading_key,
-    merge_id,
     root_id,
 )
 from memagent_graph.sync import see_checkpoints, wait_for
-from memagent_graph.text.source import JoinedSource, parts_with_offsets
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -41,10 +38,10 @@ if TYPE_CHECKING:
 
     from memagent_graph.graph.reading import Reading
     from memagent_graph.graph.state import Fold, Progress, Scope
-    from memagent_graph.memory.atomic import Value
     from memagent_graph.memory.bank import MemoryBank
+    from memagent_graph.memory.chain import Fence
     from memagent_graph.memory.items import Place
-    from memagent_graph.memory.writer import Fence
+    from memagent_graph.memory.store import Value
     from memagent_graph.text.chunks import Chunk, Cutter
     from memagent_graph.text.source import Source
 
@@ -72,6 +69,7 @@ class Lineage:
         is_segment: whether it is that of a segment, which is merged into `whole`.
         is_listed: whether its ids follow from the document alone, before anything is read.
         root: the id before the first chunk.
+        whole_root: that of the fold which a segment is merged into, or its own.
         begun: the stored version that the fold began after; None without one.
         record: its record as it was found; None if it is not known.
         missed: why the store was not asked; None if it was.
@@ -101,21 +99,12 @@ class Lineage:
         self.missed: str | None = None
         self.absent: str | None = None
         self._asked = root_id(question, known)
-        self._whole = self if whole is None else whole
+        self.whole_root = self.root if whole is None else whole.root
         self._reading, self._bank, self._fence = reading, bank, fence
-
-    def memory(self, fold: Fold) -> str:
-        """Return the memory that the versions belong to: its name, or the reading's key."""
-        name = fold["scope"]["memory_name"]
-        return name or make_reading_key(self._whole.root, fold["source"]["digest"])
 
     def key(self, fold: Fold) -> str:
         """Return the key that readings of the same text from the same version share."""
         return f"{fold['scope']['head'] or ''}-{self.root}-{fold['source']['digest']}"
-
-    def child(self, parent: str, chunk: Chunk) -> str:
-        """Return the id after a chunk that is read from `parent`."""
-        return child_id(parent, chunk.digest, self.root)  # the parent may be of another question
 
     def _first_of_each(self, cutter: Cutter) -> Iterator[str]:
         """Yield for each chunk the first id of a segment that begins there."""
@@ -128,63 +117,6 @@ class Lineage:
         if not start:
             return ""  # a first segment is read as the beginning of the document is
         return cutter.origins[start][1] if self.is_listed else str(start)
-
-    def id_of_merge(self, parts: Sequence[Fold]) -> str | None:
-        """Return the id of what is merged from segments; None if nothing was read of them."""
-        ids, starts = _read_versions(parts), (part["scope"]["start"] for part in parts)
-        return merge_id(ids, make_fingerprint(self.fingerprint, *starts)) if ids else None
-
-    def make_root(self, fold: Fold) -> MemoryVersion:
-        """Return the root, which is not stored, as a version that an edit follows."""
-        begin, made_by = fold["scope"]["start"], ChunkRead(fold["scope"]["start"])
-        root = self._make(fold, begin, id=self.root, parent="", tokens=0, made_by=made_by)
-        return replace(root, step=0, memory=Memory())
-
-    def after_chunk(
-        self, before: tuple[str, MemoryVersion | None], fold: Fold, chunk: Chunk, **made: Any
-    ) -> MemoryVersion:
-        """Return the version after a chunk, from the id that it was read from, and its version.
-
-        `made` are further fields: its length in tokens, and whether it is unchanged.
-        """
-        parent, at = before
-        others = () if at is None else at.documents
-        made |= {"id": self.child(parent, chunk), "parent": parent, "made_by": _read_of(chunk)}
-        digest = fold["source"]["digest"]
-        sources = tuple(dict.fromkeys(row for row in others if row[0] != digest))
-        return self._make(fold, chunk.end, sources=sources, **made)
-
-    def after_merge(self, fold: Fold, parts: Sequence[Fold]) -> MemoryVersion | None:
-        """Return the version that is merged from segments; None if nothing was read of them."""
-        key = self.id_of_merge(parts)
-        if key is None:  # the deadline came before the first chunk
-            return None
-        tokens, made_by = self._reading.count(fold["memory"]), VersionMerge(_read_versions(parts))
-        made = {"id": key, "parent": self.root, "tokens": tokens, "made_by": made_by}
-        return self._make(fold, fold["progress"]["position"], **made)
-
-    def _make(self, fold: Fold, end: int, **made: Any) -> MemoryVersion:
-        """The version of a fold that has read up to `end`; `made` are further fields."""
-        source, progress = fold["source"], fold["progress"]
-        about = source["digest"], source["name"], source["length"]
-        skipped = tuple((first, last) for first, last in progress["skipped"])
-        return MemoryVersion(
-            root=self.root,
-            question=self.question,
-            fingerprint=self.fingerprint,
-            step=progress["step"],
-            document=ReadDocument(*about, end, skipped, progress["again"], fold["scope"]["start"]),
-            memory=memory_of(fold),
-            cut=progress["cut"],
-            **made,
-        )
-
-    def with_version(self, fold: Fold, version: MemoryVersion) -> Fold:
-        """Return a fold that ends with a version, and from which `version_of` makes it again."""
-        progress = {**fold["progress"], "version": version.id}
-        state = {**fold["layers"].get(VERSIONS, {}), "made": version.to_stub()}
-        layers = {**fold["layers"], VERSIONS: state}
-        return {**fold, "progress": progress, "layers": layers}  # type: ignore[typeddict-item]
 
     async def begin(self, cutter: Cutter, new: Fold, name: str | None = None) -> Fold:
         """Where to begin: at a named memory's head, or nowhere; past all chunks known from there.
@@ -290,19 +222,20 @@ class Lineage:
 
         `edited` says whether it begins at an edit of what is known.
         """
-        name, memory = fold["scope"]["memory_name"], self.memory(fold)
+        name, digest = fold["scope"]["memory_name"], cutter.source.digest
+        memory = name or make_reading_key(self.whole_root, digest)
         segmented, records = is_segmented(fold["scope"]), self._bank
         read: list[Chunk] = []
         ids = self._ids(cutter, fold, read)
         listed = self.is_listed and not segmented
         alone = not (name or edited or self.is_segment)
         first = await asyncio.to_thread(list, islice(ids, _FIRST)) if listed else []
-        key = make_reading_key(self.root, cutter.source.digest)
+        key = make_reading_key(self.root, digest)
         places = [(records.readings, key)] * alone + [(records.versions, one) for one in first]
         # In the same round trip, as what is forgotten later is found as the reading goes on.
         notice, *values = await records.values([self._fence.place, *places])
         self._fence.begin(notice)
-        ended = await self._find_ended(values[0], cutter.source.digest) if alone else None
+        ended = await self._find_ended(values[0], digest) if alone else None
         known = [*zip(first, values[alone:], strict=True)]
         size = 2 * _FIRST if ended is None else _IDS_AT_ONCE
         found, record = await find_prefix(records, known, ids, memory, size)
@@ -354,7 +287,7 @@ class Lineage:
         position, end = fold["progress"]["position"], fold["scope"]["end"]
         while position < end and (chunk := cutter.cut(position)):
             read.append(chunk)
-            parent = self.child(parent, chunk)
+            parent = child_id(parent, chunk.digest, self.root)
             yield parent
             position = chunk.end
 
@@ -424,19 +357,6 @@ def relocate(version: MemoryVersion, fold: Fold, source: Source) -> MemoryVersio
     )
     read = replace(document, begin=document.begin + by, end=document.end + by)
     return replace(version, document=read, memory=replace(memory, evidence=evidence))
-
-
-def _read_of(chunk: Chunk) -> ChunkRead:
-    """The record of a chunk for its version."""
-    source, found = chunk.source, parts_with_offsets(chunk.source, chunk.start, chunk.end)
-    parts = ((part.digest, part.name) for part, _ in found if isinstance(source, JoinedSource))
-    return ChunkRead(chunk.start, tuple(dict.fromkeys(parts)))
-
-
-def _read_versions(parts: Sequence[Fold]) -> tuple[str, ...]:
-    """The last versions of those segments of which anything was read."""
-    read = [part["progress"] for part in parts if part["progress"]["step"]]
-    return tuple(progress["version"] for progress in read if progress["version"])
 
 
 def _cut_up_to(end: int, ids: Iterator[str], read: Sequence[Chunk]) -> None:

@@ -14,9 +14,9 @@ from langgraph.runtime import Runtime
 from langgraph.types import Command
 
 from memagent_graph.errors import ConfigurationError, QuestionError, SourceChangedError
-from memagent_graph.evidence.answers import cite
 from memagent_graph.evidence.places import Evidence, Memory
 from memagent_graph.evidence.statements import notes
+from memagent_graph.evidence.support import cite
 from memagent_graph.graph.build import create_memagent
 from memagent_graph.graph.reading import Run
 from memagent_graph.seams import RunnableCallable, channels_of, runtime_of, with_checkpointer

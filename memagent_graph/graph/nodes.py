@@ -10,8 +10,8 @@ from time import monotonic
 from typing import TYPE_CHECKING
 
 from memagent_graph import errors
-from memagent_graph.evidence.answers import is_beside
 from memagent_graph.evidence.places import Memory, Unsupported
+from memagent_graph.evidence.support import is_beside
 from memagent_graph.graph.events import (
     Speech,
     answer_event,
@@ -22,7 +22,14 @@ from memagent_graph.graph.events import (
     warn,
     warn_of_answer,
 )
-from memagent_graph.graph.fold import Visit, changes_of, faults_of, warn_of_faults
+from memagent_graph.graph.fold import (
+    Visit,
+    begin_chain,
+    changes_of,
+    faults_of,
+    take_edit,
+    warn_of_faults,
+)
 from memagent_graph.graph.layers import unread_spans, warn_of_misuse
 from memagent_graph.graph.passages import find_passages, holds_whole, scope, speaks_of
 from memagent_graph.graph.reading import (
@@ -59,7 +66,7 @@ from memagent_graph.graph.state import (
     reopen,
     whole_scope,
 )
-from memagent_graph.graph.versions import abandon_at_error, begin_chain, take_edit
+from memagent_graph.graph.versions import abandon_at_error
 from memagent_graph.models.reply import listener_of
 from memagent_graph.readers.base import Answer
 from memagent_graph.sync import LateError, to_thread

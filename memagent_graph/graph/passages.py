@@ -19,9 +19,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import regex
 
 from memagent_graph.config import LEXICAL, PART_TOKENS, is_decision_model
-from memagent_graph.evidence.answers import read_around
 from memagent_graph.evidence.places import locate
-from memagent_graph.evidence.verify import choose
+from memagent_graph.evidence.support import choose, read_around
 from memagent_graph.graph.reading import FoldUpdate, Layer
 from memagent_graph.graph.state import has_room, merge_spans
 from memagent_graph.models.failures import model_error

@@ -6,68 +6,49 @@ import asyncio
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from math import inf
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from memagent_graph.errors import MemoryConflictError, MemoryNotFoundError, StoreError
+from memagent_graph.evidence.places import Memory
 from memagent_graph.graph.events import edit_event
 from memagent_graph.graph.lineage import Lineage, begin_anew, move_to, relocate, version_of
-from memagent_graph.graph.reading import FoldUpdate, Layer, apply_update
+from memagent_graph.graph.reading import FoldUpdate
 from memagent_graph.graph.segments import Merged
 from memagent_graph.graph.state import (
     VERSIONS,
     Fold,
-    begin_fold,
     cost_of,
     count_covered,
     fold_name,
     is_segmented,
     mark_taken,
     memory_of,
-    whole_scope,
 )
-from memagent_graph.memory.atomic import MOST_LOST_RACES, pause
-from memagent_graph.memory.bank import MemoryBank
-from memagent_graph.memory.chain import adopt, keep_answer
+from memagent_graph.memory.bank import MemoryBank, keep_answer
+from memagent_graph.memory.chain import VersionWriter, adopt
 from memagent_graph.memory.lease import EditedError, Lease, UnderWay, can_lease
-from memagent_graph.memory.version import MemoryVersion, edit_version
-from memagent_graph.memory.writer import VersionWriter
+from memagent_graph.memory.store import MOST_LOST_RACES, pause
+from memagent_graph.memory.version import (
+    ChunkRead,
+    MemoryVersion,
+    ReadDocument,
+    VersionMerge,
+    child_id,
+    edit_version,
+    make_fingerprint,
+    make_reading_key,
+    merge_id,
+)
 from memagent_graph.readers.base import Usage
 from memagent_graph.templates import plural
+from memagent_graph.text.source import JoinedSource, parts_with_offsets
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
 
-    from memagent_graph.evidence.places import Memory
-    from memagent_graph.graph.reading import Advance, FoldStep, Reading, Run
-    from memagent_graph.memory.atomic import Value
+    from memagent_graph.graph.reading import FoldStep, Reading, Run
+    from memagent_graph.memory.store import Value
     from memagent_graph.text.chunks import Chunk, Cutter
-
-
-class Versions(Layer):
-    """Store each memory as a version, and take stored ones instead of reading again.
-
-    Its state has `made`, the record of the fold's last version without the memory, for a run that
-    is killed before that is stored (see `MemoryVersion.to_stub`); and `edit`, the id of the last
-    edit by a user that the fold continued from, at the time `taken`.
-    """
-
-    name = VERSIONS
-    needs_store = True
-
-    async def __call__(self, step: FoldStep, read: Advance) -> FoldUpdate:
-        """Take the version after the chunk from the store, or read it and store it."""
-        chain = step.call.chain
-        assert isinstance(chain, Chain)  # noqa: S101 - the layer needs a store
-        step = replace(step, memory=await chain.open(step.fold))
-        update = await chain.follow(step.fold, step.chunk)
-        if update is None:
-            async with chain.lease.keep_alive():
-                update = await read(step)
-            await chain.expect_no_other()
-        after = apply_update(step, update)
-        kept = chain.keep(after, step, update)
-        layers = {**update.layers, self.name: kept["layers"][self.name]}
-        return replace(update, version=kept["progress"]["version"], layers=layers)
 
 
 _FORGOTTEN = (
@@ -86,7 +67,7 @@ class Chain:
     """The versions of one fold, as one call of the graph reads and stores them.
 
     Attributes:
-        lineage: which versions these are.
+        lineage: where they begin.
         bank: has those that are stored.
         lease: the fold's record among those under way.
         writer: writes the versions of the reading, with all its folds.
@@ -163,7 +144,7 @@ class Chain:
         if stored is None and not (fold["progress"]["step"] or fold["scope"]["head"]):
             self.parent = self.lineage.root  # of a resumed run that reuses nothing, it is another
         if stored is None and self.parent == self.lineage.root:
-            stored = self.lineage.make_root(fold)
+            stored = self._make_root(fold)
         if stored is not None and stored.text != memory.text:
             stored = edit_version(stored, memory.text)
             self.parent = stored.id
@@ -219,7 +200,7 @@ class Chain:
         if lease.held:
             await lease.acquire(self.describe(after))
         if edited != edit.id:
-            self._run.emit(edit_event(self._reading, self._run, after, self.lineage.memory(after)))
+            self._run.emit(edit_event(self._reading, self._run, after, self._memory(fold)))
         if edited != at and after["progress"]["stopped"]:
             return await self.end(after)
         return after
@@ -232,7 +213,7 @@ class Chain:
             EditedError: The memory was edited.
         """
         self._begun_at = asyncio.get_running_loop().time()
-        ids = self.lineage.child(self.parent, chunk), self.parent
+        ids = child_id(self.parent, chunk.digest, self.lineage.root), self.parent
         unread = self.parent == self.lineage.root and ids[0] == self.lineage.absent
         found = await self.lease.follow(
             self.describe(fold), ids, self._seconds_left, replays=self._replays, unread=unread
@@ -268,16 +249,50 @@ class Chain:
 
     def keep(self, fold: Fold, step: FoldStep, update: FoldUpdate) -> Fold:
         """Begin to store the memory after a chunk, and return the fold with its version."""
-        version = self.lineage.after_chunk(
-            (self.parent, self.at),
+        chunk, digest = step.chunk, fold["source"]["digest"]
+        others = () if self.at is None else self.at.documents
+        version = self._make(
             fold,
-            step.chunk,
+            chunk.end,
+            id=child_id(self.parent, chunk.digest, self.lineage.root),
+            parent=self.parent,
+            made_by=_read_of(chunk),
+            sources=tuple(dict.fromkeys(row for row in others if row[0] != digest)),
             tokens=update.tokens,
             unchanged=step.update_gate and update.memory is None,
         )
-        self.at = version
         self._took = asyncio.get_running_loop().time() - self._begun_at
-        fold = self.lineage.with_version(fold, version)
+        return self._store(fold, version)
+
+    def _make_root(self, fold: Fold) -> MemoryVersion:
+        """The root, which is not stored, as a version that an edit follows."""
+        begin, root = fold["scope"]["start"], self.lineage.root
+        version = self._make(fold, begin, id=root, parent="", tokens=0, made_by=ChunkRead(begin))
+        return replace(version, step=0, memory=Memory())
+
+    def _make(self, fold: Fold, end: int, **made: Any) -> MemoryVersion:
+        """The version of a fold that has read up to `end`; `made` are further fields."""
+        source, progress, lineage = fold["source"], fold["progress"], self.lineage
+        about = source["digest"], source["name"], source["length"]
+        skipped = tuple((first, last) for first, last in progress["skipped"])
+        return MemoryVersion(
+            root=lineage.root,
+            question=lineage.question,
+            fingerprint=lineage.fingerprint,
+            step=progress["step"],
+            document=ReadDocument(*about, end, skipped, progress["again"], fold["scope"]["start"]),
+            memory=memory_of(fold),
+            cut=progress["cut"],
+            **made,
+        )
+
+    def _store(self, fold: Fold, version: MemoryVersion) -> Fold:
+        """Begin to store a version; the fold that ends with it, which `version_of` makes again."""
+        self.at = version
+        progress = {**fold["progress"], "version": version.id}
+        state = {**fold["layers"].get(VERSIONS, {}), "made": version.to_stub()}
+        layers = {**fold["layers"], VERSIONS: state}
+        fold = {**fold, "progress": progress, "layers": layers}  # type: ignore[typeddict-item]
         self._write(fold, version)
         return fold
 
@@ -291,30 +306,40 @@ class Chain:
             return await self._move_head(fold)
         if self._whole is None and self.at is not None:
             pointer = {"version": self.at.id}
-            key = self.lineage.memory(fold)
+            key = self._memory(fold)
             self.lease.ends = self.bank.put(self.bank.readings, key, pointer)
         return fold
 
     async def find_merge(self, fold: Fold, parts: Sequence[Fold]) -> Merged | None:
         """Return what these segments were merged to, if that is stored."""
-        key = self.lineage.id_of_merge(parts)
+        key = self._id_of_merge(parts)
         if key is not None and self.lineage.reuses:
             with suppress(StoreError):
                 ((_, value),) = await self.bank.by_id([key])
                 found = MemoryVersion.from_record(value, key)
-                await adopt(self.bank, self.lineage.memory(fold), key, value)
+                await adopt(self.bank, self._memory(fold), key, value)
                 return Merged([found.memory], Usage(), found.cut)
         return None
 
     async def store_merge(self, fold: Fold, parts: Sequence[Fold]) -> Fold:
         """Begin to store what was merged from segments; the fold with what was stored first."""
-        version = self.lineage.after_merge(fold, parts)
-        if version is None:
+        key = self._id_of_merge(parts)
+        if key is None:  # the deadline came before the first chunk
             return fold
-        fold = self.lineage.with_version(fold, version)
-        self._write(fold, version)
-        self.at = version
-        return fold
+        version = self._make(
+            fold,
+            fold["progress"]["position"],
+            id=key,
+            parent=self.lineage.root,
+            tokens=self._reading.count(fold["memory"]),
+            made_by=VersionMerge(_read_versions(parts)),
+        )
+        return self._store(fold, version)
+
+    def _id_of_merge(self, parts: Sequence[Fold]) -> str | None:
+        """The id of what is merged from segments; None if nothing was read of them."""
+        ids, starts = _read_versions(parts), (part["scope"]["start"] for part in parts)
+        return merge_id(ids, make_fingerprint(self.lineage.fingerprint, *starts)) if ids else None
 
     async def close(self, fold: Fold) -> list[str]:
         """List what was stored, and let others read on; return warnings of what went wrong."""
@@ -339,11 +364,11 @@ class Chain:
         try:
             if self.at is not None and is_whole and not scope["memory_name"] and message is None:
                 if self.lease.gone:
-                    self._seen = self.at.to_record([self.lineage.memory(fold)])
+                    self._seen = self.at.to_record([self._memory(fold)])
                 else:
                     self._seen = await self.bank.arecord_reading(self.at)
             if keep is not None and message is None:
-                await self.bank.athin(self.lineage.memory(fold), keep)
+                await self.bank.athin(self._memory(fold), keep)
         except StoreError as error:
             return f"The memory is stored, and could not be listed: {error}"
         return message
@@ -402,13 +427,18 @@ class Chain:
         self._writes = True
         self.writer.add(version, self.describe(fold), self.lease)
 
+    def _memory(self, fold: Fold) -> str:
+        """The memory that the versions belong to: its name, or the reading's key."""
+        key = make_reading_key(self.lineage.whole_root, fold["source"]["digest"])
+        return fold["scope"]["memory_name"] or key
+
     def describe(self, fold: Fold) -> UnderWay:
         """Return what others are to see of the fold."""
         source, scope, progress = fold["source"], fold["scope"], fold["progress"]
         start, end, state = scope["start"], scope["end"], fold["layers"].get(VERSIONS, {})
         passed = progress["position"] - start
         return UnderWay(
-            memory=self.lineage.memory(fold),
+            memory=self._memory(fold),
             question=fold["question"],
             source=source["digest"],
             source_name=source["name"],
@@ -441,37 +471,6 @@ class Chain:
         return inf if left is None else left
 
 
-def chain_of(reading: Reading, run: Run, fold: Fold) -> Chain | None:
-    """The chain of a fold in this call; None for one that began without a store."""
-    if run.store is None or fold["progress"]["version"] is None:
-        return None
-    chain = run.chains.get(fold_name(fold["scope"]))
-    if not isinstance(chain, Chain):  # of a resumed run
-        chain = begin_chain(reading, run, fold)
-        chain.lease.due = chain.lease.resumed = True
-    return chain
-
-
-def begin_chain(reading: Reading, run: Run, fold: Fold) -> Chain:
-    """Make the chain of a fold that begins in this call, and of the one that it is merged into."""
-    source, scope, whole = fold["source"], fold["scope"], None
-    if scope["segment"]:
-        of_all = whole_scope(source["length"], segments=scope["segments"])
-        all_of_it = begin_fold(fold["question"], source, {**of_all, "number": scope["number"]})
-        known = run.chains.get(fold_name(all_of_it["scope"]))  # of a resumed run, there is none
-        whole = known if isinstance(known, Chain) else begin_chain(reading, run, all_of_it)
-    chain = run.chains[fold_name(scope)] = Chain(reading, run, fold, whole)
-    return chain
-
-
-async def take_edit(chain: Chain | None, fold: Fold, *, last: bool = False) -> Fold:
-    """Return a fold, from an edit of its memory if there is one; see `Chain.take_edit`."""
-    if chain is None:
-        return fold
-    async with abandon_at_error(chain):
-        return await chain.take_edit(fold, last=last)
-
-
 @asynccontextmanager
 async def abandon_at_error(chain: Chain) -> AsyncIterator[None]:
     """Abandon a reading whose step fails; if it is cancelled, in the background."""
@@ -484,3 +483,16 @@ async def abandon_at_error(chain: Chain) -> AsyncIterator[None]:
         if isinstance(error, Exception):
             await asyncio.shield(chain.ending)
         raise
+
+
+def _read_of(chunk: Chunk) -> ChunkRead:
+    """The record of a chunk for its version."""
+    source, found = chunk.source, parts_with_offsets(chunk.source, chunk.start, chunk.end)
+    parts = ((part.digest, part.name) for part, _ in found if isinstance(source, JoinedSource))
+    return ChunkRead(chunk.start, tuple(dict.fromkeys(parts)))
+
+
+def _read_versions(parts: Sequence[Fold]) -> tuple[str, ...]:
+    """The last versions of those segments of which anything was read."""
+    read = [part["progress"] for part in parts if part["progress"]["step"]]
+    return tuple(progress["version"] for progress in read if progress["version"])

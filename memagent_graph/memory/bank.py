@@ -1,33 +1,36 @@
-"""Memories in a store: append, find, walk, branch, edit and forget versions."""
+"""Memories in a store: append, find, walk, branch, edit, answer from and forget versions."""
 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from dataclasses import astuple
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, NamedTuple
 
 from memagent_graph.errors import BadRecordError, MemoryConflictError, MemoryNotFoundError
-from memagent_graph.memory import chain, maintenance
+from memagent_graph.memory import chain, items, maintenance
 from memagent_graph.memory import forget as removal
-from memagent_graph.memory.atomic import MOST_LOST_RACES, pause
-from memagent_graph.memory.chain import EDITS
 from memagent_graph.memory.forget import Forgotten, ForgottenSource
-from memagent_graph.memory.items import Records
+from memagent_graph.memory.items import EDITS, Records
 from memagent_graph.memory.lease import find_readings
+from memagent_graph.memory.store import MOST_LOST_RACES, pause
 from memagent_graph.memory.version import (
+    SCHEMA,
     History,
     MemoryVersion,
     diff,
     edit_version,
     make_reading_key,
 )
+from memagent_graph.readers.base import Usage
 from memagent_graph.sync import to_sync
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Sequence
 
-    from memagent_graph.memory.atomic import Value
-    from memagent_graph.memory.items import Place
+    from memagent_graph.memory.items import Place, Stored
     from memagent_graph.memory.lease import UnderWay
+    from memagent_graph.memory.store import Value
 
 
 async def replace_for(
@@ -53,7 +56,7 @@ async def replace_for(
         stored = dict(zip(places, await records.values(places), strict=True))
         value, notes = stored[own], {}
         if not isinstance(value, dict):
-            raise chain.no_such_version(before.id)
+            raise items.no_such_version(before.id)
         for place in noted:
             if isinstance(found := stored[place], dict):
                 waits = found.get("edit") and not found.get("taken")  # one that it has yet to take
@@ -64,7 +67,7 @@ async def replace_for(
             continue  # one has ended
         moved = [place for place in heads if stored[place] == {"version": before.id}]
         broken_off = not reading and all(stored[place] is None for place in heads)
-        is_edited = chain.edit_of(value, memory) not in (None, after.id)
+        is_edited = items.edit_of(value, memory) not in (None, after.id)
         if not moved and (is_edited or not (noted or broken_off)):
             raise was_changed(memory)
         edits = {**(value.get(EDITS) or {}), memory: after.id}
@@ -86,7 +89,7 @@ async def _continues_from(records: Records, fold: UnderWay, version: str) -> boo
     if fold.version is None or fold.version == version or (fold.edit and not fold.taken):
         return fold.version == version
     try:
-        known = {one.id: one for one in await chain.read_history(records, fold.version)}
+        known = {one.id: one for one in await items.read_history(records, fold.version)}
     except MemoryNotFoundError:
         return False
     at = known.get(fold.version)
@@ -139,10 +142,10 @@ class MemoryBank(Records):
 
     aappend = chain.append_version
     aadvance = chain.advance_head
-    aget = chain.get_version
-    ahead = chain.head
+    aget = items.get_version
+    ahead = items.head
     amove_head = chain.move_head
-    ahistory = chain.read_history
+    ahistory = items.read_history
     aforget = removal.forget_memory
     aforget_source = removal.forget_source
     adigests_of = maintenance.find_digests
@@ -210,7 +213,7 @@ class MemoryBank(Records):
         """
         key = make_reading_key(version.root, version.document.digest)
         (value,) = await self.values([(self.versions, version.id)])
-        edit = await chain.newest_edit(self, version.id, key, value)
+        edit = await items.newest_edit(self, version.id, key, value)
         newest = version.id if edit is None else edit.id
         put = self.put(self.readings, key, {"version": newest})
         done = await self.commit([put], {(self.versions, newest): ...})
@@ -227,7 +230,7 @@ class MemoryBank(Records):
         seen = {*(await self.keys(place) if after == "$" else ())}
         while True:
             listed = [key for key in await self.keys(place) if key not in seen]
-            new = [one for one in await chain.find_versions(self, listed) if one is not None]
+            new = [one for one in await items.find_versions(self, listed) if one is not None]
             if bad := [one for one in new if isinstance(one, BadRecordError)]:
                 raise bad[0]
             found = [one for one in new if isinstance(one, MemoryVersion)]
@@ -255,3 +258,79 @@ class MemoryBank(Records):
     list = to_sync(alist)
     export = to_sync(aexport)
     import_ = to_sync(aimport)
+
+
+_ANSWER = "answer"
+"""Field of a version's record with the answer that was written from it."""
+
+
+_TRIES = 3
+"""Times that an answer is stored upon a record which has changed meanwhile."""
+
+
+_EDITS_BACK = 3
+"""Most edits between a version and the answer to show with it."""
+
+
+class KeptAnswer(NamedTuple):
+    """An answer, stored with the version that it was written from.
+
+    `usage` is the cost of all readings, `times` in number, that ended with it; the last at `at`
+    (ISO 8601, UTC).
+    """
+
+    text: str
+    at: str
+    times: int
+    usage: Usage
+
+
+async def has_answer(records: Records, version: str) -> bool:
+    """Whether an answer was written from a version; else its reading may have been killed."""
+    ((_, value),) = await records.by_id([version])
+    return _answer(value) is not None
+
+
+async def keep_answer(
+    records: Records, version: str, answer: str, usage: Usage, seen: Value | None = None
+) -> None:
+    """Store an answer with the version that it was written from, and add up what they cost.
+
+    Nothing is stored if the version is gone, or a newer release wrote it. Its record as it was
+    `seen` last saves a round trip if it still is.
+    """
+    place: Place = (records.versions, version)
+    value: Stored = seen
+    for _ in range(_TRIES):
+        schema = value.get("schema") if isinstance(value, dict) else None
+        if isinstance(value, dict) and isinstance(schema, int) and schema <= SCHEMA:
+            old = _answer(value) or KeptAnswer("", "", 0, Usage())
+            at, cost = datetime.now(UTC).isoformat(), astuple(old.usage + usage)
+            put = records.put(*place, {**value, _ANSWER: [answer, at, old.times + 1, *cost]})
+            if await records.commit([put], {place: value}):
+                return
+        (value,) = await records.values([place], refresh=False)
+
+
+async def answers_of(records: Records, versions: Sequence[MemoryVersion]) -> dict[str, KeptAnswer]:
+    """Return the answers kept with versions, by id; an edit has that of the version it edits."""
+    found: dict[str, KeptAnswer] = {}
+    wanted = {version.id: version.id for version in versions}
+    for _ in range(_EDITS_BACK + 1):
+        places = [(records.versions, key) for key in wanted.values()]
+        values = dict(zip(wanted, await records.values(places, refresh=False), strict=True))
+        found |= {key: kept for key, value in values.items() if (kept := _answer(value))}
+        wanted = {
+            key: str(value.get("parent"))
+            for key, value in values.items()
+            if key not in found and isinstance(value, dict) and value.get("made_by") == "edit"
+        }
+    return found
+
+
+def _answer(value: Stored) -> KeptAnswer | None:
+    """The answer in a version's record; None without one."""
+    match value:
+        case {"answer": [text, at, times, calls, read, written, seconds]}:
+            return KeptAnswer(text, at, times, Usage(calls, read, written, seconds))
+    return None

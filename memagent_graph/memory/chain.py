@@ -1,217 +1,32 @@
-"""The chain of versions in a store: find and append versions, move names, keep answers.
+"""The chain of versions: append to it and move names in one step, and do so behind a reading.
 
-A version can belong to several memories, its owners, and is deleted with the last.
+A version can belong to several memories, its owners, and is deleted with the last. A reading writes
+in the background, each write given its leases and the notices of forgotten documents.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from dataclasses import astuple
+from contextlib import suppress
 from datetime import UTC, datetime
-from itertools import islice
-from types import MappingProxyType
-from typing import TYPE_CHECKING, NamedTuple, cast
+from typing import TYPE_CHECKING, NamedTuple
 
-from memagent_graph.errors import BadRecordError, MemoryNotFoundError, NewerRecordError
-from memagent_graph.memory.atomic import MOST_LOST_RACES, NO_CONDITIONS, agrees, pause, race_error
-from memagent_graph.memory.items import owners_of
-from memagent_graph.memory.version import SCHEMA, History, MemoryVersion, walk
-from memagent_graph.readers.base import Usage
+from memagent_graph.errors import BadRecordError, NewerRecordError
+from memagent_graph.memory.items import no_such_version, owners_of
+from memagent_graph.memory.store import MOST_LOST_RACES, NOTHING, agrees, pause, race_error
+from memagent_graph.memory.version import ChunkRead, MemoryVersion
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from langgraph.store.base import PutOp
 
-    from memagent_graph.memory.atomic import Given, Value
     from memagent_graph.memory.items import Place, Records, Stored
+    from memagent_graph.memory.lease import Lease, UnderWay
+    from memagent_graph.memory.store import Given, Value
 
-EDITS = "edits"
-"""Field of a version's record: ids of the versions that replace it, by memory's name."""
-_MEND = "`memagent memory check --repair` restores what is left of it."
-
-NOTHING: Mapping[str, Value] = MappingProxyType({})
-"""No records."""
 _log = logging.getLogger(__name__)
-
-
-async def find_prefix(
-    records: Records,
-    first: Sequence[tuple[str, object]],
-    ids: Iterator[str],
-    memory: str,
-    size: int,
-) -> tuple[MemoryVersion, Value] | tuple[None, None]:
-    """Return the last version of the longest prefix that is stored, and its record.
-
-    It stops at a version that was edited in `memory`. The prefix begins with the `first` ids, which
-    have their records. It asks for `size` of the other `ids`, then for twice as many, and so on;
-    they are iterated in a thread and no further than needed, since each may need cutting a chunk.
-    """
-    found: tuple[MemoryVersion, Value] | tuple[None, None] = None, None
-    known = first
-    while known:
-        for key, value in known:
-            try:
-                found = MemoryVersion.from_record(value, key), cast("Value", value)
-            except BadRecordError:  # also where none is stored
-                return found
-            if edit_of(value, memory):
-                return found
-        known = await records.by_id(await asyncio.to_thread(list, islice(ids, size)))
-        size *= 2
-    return found
-
-
-def edit_of(value: object, memory: str | None) -> str | None:
-    """Return the id of the edit that replaces a stored version in a memory; None without one."""
-    edits = value.get(EDITS) if isinstance(value, dict) else None
-    found = edits.get(memory) if isinstance(edits, dict) else None
-    return found if isinstance(found, str) else None
-
-
-async def newest_edit(
-    records: Records, key: str, memory: str, value: object = None
-) -> MemoryVersion | None:
-    """Return the edit that a reading into a memory continues from instead; None without one.
-
-    `value` is the record of the version `key`, if it is known.
-    """
-    newest: MemoryVersion | None = None
-    if value is None:
-        ((_, value),) = await records.by_id([key])
-    seen = {key}
-    while (edit := edit_of(value, memory)) and edit not in seen:
-        seen.add(edit)
-        ((_, value),) = await records.by_id([edit])
-        if value is None:  # it expired, or was evicted
-            break
-        newest = MemoryVersion.from_record(value, edit)
-    return newest
-
-
-async def get_version(records: Records, reference: str) -> MemoryVersion:
-    """Return the version of a reference.
-
-    Raises:
-        MemoryNotFoundError: It is neither a name, nor the key of a reading or a version's id.
-        BadRecordError: Its record cannot be read.
-    """
-    of_name, of_reading, version = await records.values(
-        [(place, reference) for place in (records.heads, records.readings, records.versions)]
-    )
-    found = None
-    if of_name is not None:
-        found = await _follow(records, (records.heads, reference), of_name)
-    elif of_reading is not None:
-        found = await _follow(records, (records.readings, reference), of_reading)
-    elif version is not None:
-        found = MemoryVersion.from_record(version, reference)
-    if found is None:
-        message = (
-            f"There is no memory {reference!r}: it is neither a name nor a version's id. "
-            "`memagent memory list` lists all."
-        )
-        raise MemoryNotFoundError(message)
-    return found
-
-
-async def head(records: Records, name: str) -> MemoryVersion | None:
-    """Return the newest version of a named memory; None if there is no such name."""
-    return (await read_head(records, name))[0]
-
-
-async def read_head(
-    records: Records, name: str, *places: Place
-) -> tuple[MemoryVersion | None, list[Stored]]:
-    """Return what `head` does, and the values in other places, read just before."""
-    place, likely = (records.heads, name), records.led_to(name)
-    guess = [] if likely is None else [(records.versions, likely)]
-    values = await records.values([*places, place, *guess])
-    pointer, known = values[len(places)], {} if likely is None else {likely: values[-1]}
-    found = await _follow(records, place, pointer, known)
-    if found is not None:
-        records.note(name, found.id)
-    return found, values[: len(places)]
-
-
-async def read_history(records: Records, reference: str) -> History:
-    """Return all versions that led to a memory, newest first, and the gaps between them."""
-    tip = await get_version(records, reference)
-    known, found = {tip.id: tip}, History()
-    names, asked, wanted = set[str](), set[str](), [tip.id]
-    while wanted:
-        asked.update(wanted)
-        stored = await records.by_id(wanted)
-        new = {name for _, value in stored for name in owners_of(value)} - names
-        names |= new
-        ids = dict.fromkeys(wanted)
-        for name in new:  # earlier versions may be listed by other owners
-            ids |= dict.fromkeys(await records.keys(records.members(name)))
-        more = await find_versions(records, [key for key in ids if key not in known])
-        known |= {version.id: version for version in more if isinstance(version, MemoryVersion)}
-        found = walk(tip, known, known.values())
-        wanted = [key for key in found.gaps if key not in asked]
-    return found
-
-
-async def find_versions(
-    records: Records, keys: Sequence[str], *, refresh: bool = True
-) -> list[MemoryVersion | BadRecordError | None]:
-    """Return versions by id: an error for one that cannot be read, None for one that is gone."""
-    places = [(records.versions, key) for key in keys]
-    found: list[MemoryVersion | BadRecordError | None] = []
-    for key, value in zip(keys, await records.values(places, refresh=refresh), strict=True):
-        try:
-            found.append(None if value is None else MemoryVersion.from_record(value, key))
-        except BadRecordError as error:
-            found.append(error)
-    return found
-
-
-async def _follow(
-    records: Records, place: Place, pointer: Stored, known: Mapping[str, Stored] = NOTHING
-) -> MemoryVersion | None:
-    """The version that a pointer leads to, or that it leads to by now; None if it is gone by now.
-
-    `known` are records of versions.
-
-    Raises:
-        BadRecordError: The version cannot be read.
-        MemoryNotFoundError: The version is gone, and the pointer is there.
-    """
-    name = place[1]
-    while pointer is not None:
-        try:
-            key = _target(pointer, name)
-            value = known.get(key) or (await records.by_id([key]))[0][1]
-            if value is not None:
-                return MemoryVersion.from_record(value, key)
-            raise no_such_version(key)
-        except (BadRecordError, MemoryNotFoundError) as error:
-            mend = "" if isinstance(error, NewerRecordError) else f" {_MEND}"
-            message = f"Memory {name!r} cannot be read: {error}{mend}"
-            if isinstance(error, BadRecordError):
-                raise type(error)(message, key=name) from error
-            seen, (pointer,) = pointer, await records.values([place])
-            if pointer == seen:
-                raise MemoryNotFoundError(message) from error
-    return None  # forgotten meanwhile
-
-
-def _target(pointer: Value | BadRecordError, name: str) -> str:
-    """The id of the version that a name points to."""
-    if isinstance(pointer, BadRecordError):
-        raise pointer
-    if not isinstance(key := pointer.get("version"), str):
-        raise BadRecordError("It points to no version.", key=name)
-    return key
-
-
-def no_such_version(key: str) -> MemoryNotFoundError:
-    """Return the error for a version that does not exist."""
-    return MemoryNotFoundError(f"Version {key} is gone: it expired, or was deleted in the store.")
 
 
 def pointer_to(version: str | None) -> Value | None:
@@ -242,7 +57,7 @@ async def advance_head(
     *,
     expected: str | None,
     also: Sequence[PutOp] = (),
-    given: Given = NO_CONDITIONS,
+    given: Given = NOTHING,
 ) -> bool:
     """Store a version and point a name to it in one step, unless the name has moved.
 
@@ -305,7 +120,7 @@ async def adopt(
     value: Stored,
     *,
     also: Sequence[PutOp] = (),
-    given: Given = NO_CONDITIONS,
+    given: Given = NOTHING,
 ) -> bool:
     """Add a memory to the owners of a version with this record, and return whether it is there.
 
@@ -325,7 +140,7 @@ async def append_versions(
     owner: str | None = None,
     *,
     also: Sequence[PutOp] = (),
-    given: Given = NO_CONDITIONS,
+    given: Given = NOTHING,
     found: Mapping[str, Stored] = NOTHING,
 ) -> dict[str, MemoryVersion] | None:
     """Store versions in one step, each unless its id exists; a record that is damaged is replaced.
@@ -392,73 +207,202 @@ def _choose(
     return kept, {**found, "owners": sorted(known | names)}
 
 
-_ANSWER = "answer"
-"""Field of a version's record with the answer that was written from it."""
-_TRIES = 3
-"""Times that an answer is stored upon a record which has changed meanwhile."""
-_EDITS_BACK = 3
-"""Most edits between a version and the answer to show with it."""
+_AT_ONCE = 64
+"""Versions that are written in one step, at most."""
 
 
-class KeptAnswer(NamedTuple):
-    """An answer, stored with the version that it was written from.
+LAST = "last"
+"""Key of the number of the last notice."""
 
-    `usage` is the cost of all readings, `times` in number, that ended with it; the last at `at`
-    (ISO 8601, UTC).
+
+def number_of(value: Value | BadRecordError | None) -> int:
+    """Return the number of a notice; 0 without one."""
+    number = value.get("number") if isinstance(value, dict) else None
+    return number if isinstance(number, int) else 0
+
+
+class Fence:
+    """The notices of forgotten documents, as a reading saw them when it began.
+
+    Each write depends on them: nothing that was made from a document is stored after it went.
+
+    Attributes:
+        own: digests of the documents that were read here.
+        read: those, and those of the memory that the reading began with.
+        forgotten: those of them that were forgotten; then nothing more is stored.
+        given: what a write depends on; see `AtomicStore.acommit`.
     """
 
-    text: str
-    at: str
-    times: int
-    usage: Usage
+    def __init__(self, records: Records) -> None:
+        self.own, self.read, self.forgotten = set[str](), set[str](), set[str]()
+        self.given: dict[Place, Value | None] = {}
+        self._records = records
+        self.place: Place = (records.forgotten, LAST)
+
+    def add(self, version: MemoryVersion) -> None:
+        """Note what a version is made from."""
+        parts = version.made_by.parts if isinstance(version.made_by, ChunkRead) else ()
+        self.own |= {version.document.digest, *(digest for digest, _ in parts)}
+        self.read |= {*self.own, *(digest for digest, _ in version.sources)}
+
+    def begin(self, found: Value | BadRecordError | None) -> None:
+        """Take in the number of the last notice, unless it is known: what follows is late."""
+        if not self.given:
+            self.see(found)
+
+    def see(self, found: Value | BadRecordError | None) -> None:
+        """Take in the number of the last notice, as it is stored now."""
+        self.given = {} if isinstance(found, BadRecordError) else {self.place: found}
+
+    async def look(self) -> None:
+        """Look whether a document was forgotten since the notices were last seen."""
+        if not self.given:
+            return
+        before = number_of(self.given[self.place])
+        (last,) = await self._records.values([self.place])
+        if number_of(last) > before:
+            places = {digest: (self._records.forgotten, digest) for digest in self.read}
+            found = zip(places, await self._records.values([*places.values()]), strict=True)
+            self.forgotten |= {one for one, notice in found if number_of(notice) > before}
+        self.see(last)
 
 
-async def has_answer(records: Records, version: str) -> bool:
-    """Whether an answer was written from a version; else its reading may have been killed."""
-    ((_, value),) = await records.by_id([version])
-    return _answer(value) is not None
+class _Waiting(NamedTuple):
+    version: MemoryVersion
+    fold: UnderWay  # that made it, as others are to see it
+    lease: Lease
 
 
-async def keep_answer(
-    records: Records, version: str, answer: str, usage: Usage, seen: Value | None = None
-) -> None:
-    """Store an answer with the version that it was written from, and add up what they cost.
+class VersionWriter:
+    """The versions of a reading, with all its folds, that the store does not have yet.
 
-    Nothing is stored if the version is gone, or a newer release wrote it. Its record as it was
-    `seen` last saves a round trip if it still is.
+    An unreachable store does not stop a reading: versions wait here, and are written in order when
+    it is back. Each write depends on the leases of the folds as they were seen last, and shows how
+    far the folds are. If another memory is stored in place of one, its fold turns to that.
+
+    Args:
+        records: the bank's records, with a time limit (`patience`).
+
+    Attributes:
+        fence: notices of forgotten documents.
+        leases: those of the folds.
+        since: when the reading began, ISO 8601, UTC.
+        error: the error of the last write; None if it succeeded.
     """
-    place: Place = (records.versions, version)
-    value: Stored = seen
-    for _ in range(_TRIES):
-        schema = value.get("schema") if isinstance(value, dict) else None
-        if isinstance(value, dict) and isinstance(schema, int) and schema <= SCHEMA:
-            old = _answer(value) or KeptAnswer("", "", 0, Usage())
-            at, cost = datetime.now(UTC).isoformat(), astuple(old.usage + usage)
-            put = records.put(*place, {**value, _ANSWER: [answer, at, old.times + 1, *cost]})
-            if await records.commit([put], {place: value}):
-                return
-        (value,) = await records.values([place], refresh=False)
 
+    def __init__(self, records: Records) -> None:
+        self.records, self.fence = records, Fence(records)
+        self.since = datetime.now(UTC).isoformat()
+        self.leases: list[Lease] = []
+        self._waiting: list[_Waiting] = []
+        self._counted = self._added = 0
+        self._writing: asyncio.Task[None] | None = None
+        self._tried = asyncio.Event()
+        self._seconds, self._since = 0.0, 0.0
+        self.error: Exception | None = None
 
-async def answers_of(records: Records, versions: Sequence[MemoryVersion]) -> dict[str, KeptAnswer]:
-    """Return the answers kept with versions, by id; an edit has that of the version it edits."""
-    found: dict[str, KeptAnswer] = {}
-    wanted = {version.id: version.id for version in versions}
-    for _ in range(_EDITS_BACK + 1):
-        places = [(records.versions, key) for key in wanted.values()]
-        values = dict(zip(wanted, await records.values(places, refresh=False), strict=True))
-        found |= {key: kept for key, value in values.items() if (kept := _answer(value))}
-        wanted = {
-            key: str(value.get("parent"))
-            for key, value in values.items()
-            if key not in found and isinstance(value, dict) and value.get("made_by") == "edit"
-        }
-    return found
+    def add(self, version: MemoryVersion, fold: UnderWay, lease: Lease) -> None:
+        """Queue a version, without waiting; `fold` is shown to others when it is written."""
+        self.fence.add(version)
+        self._waiting.append(_Waiting(version, fold, lease))
+        self._added += 1
+        self._begin()
 
+    @property
+    def seconds(self) -> float:
+        """How long the last write took, or the one under way has taken, in seconds."""
+        now = asyncio.get_running_loop().time()
+        return max(self._seconds, now - self._since if self._since else 0.0)
 
-def _answer(value: Stored) -> KeptAnswer | None:
-    """The answer in a version's record; None without one."""
-    match value:
-        case {"answer": [text, at, times, calls, read, written, seconds]}:
-            return KeptAnswer(text, at, times, Usage(calls, read, written, seconds))
-    return None
+    async def settle(self, patience: float | None = None) -> None:
+        """Wait until all that was added so far is written, for at most `patience` seconds.
+
+        A store that is known to be unreachable is not waited for.
+        """
+        goal, guard = self._added, self.records.guard
+        with suppress(TimeoutError):
+            async with asyncio.timeout(patience):
+                while self._added - len(self._waiting) < goal and self._writing is not None:
+                    if self._writing.done() or self.error is not None or guard.failures:
+                        break
+                    self._tried.clear()
+                    await self._tried.wait()
+
+    async def flush(self, patience: float, *, strictly: bool = False) -> int:
+        """Write all waiting versions, and return the number of those that could not be written.
+
+        It waits `patience` seconds for each, or `strictly` for all together.
+        """
+        self._begin()
+        waiting = len(self._waiting) + 1
+        while self._writing is not None and 0 < len(self._waiting) < waiting:
+            waiting = len(self._waiting) if not strictly else 0
+            await asyncio.wait([self._writing], timeout=patience)
+        if self._writing is not None and self._writing.cancel():
+            with suppress(asyncio.CancelledError):
+                await self._writing
+        self._count(0)
+        return len(self._waiting)
+
+    def _begin(self) -> None:
+        self._count(len(self._waiting))
+        if self._waiting and (self._writing is None or self._writing.done()):
+            self._writing = asyncio.ensure_future(self._write())
+
+    def _count(self, pending: int) -> None:
+        """Update the count of waiting versions in the store's metrics."""
+        self.records.guard.count(pending=pending - self._counted)
+        self._counted = pending
+
+    async def _write(self) -> None:
+        try:
+            while self._waiting:
+                self._tried.set()  # another caller may have failed
+                await self.records.guard.wait()
+                await self._write_some()
+                if self.error is not None and not self.records.guard.failures:
+                    break  # until the next version, or the end: a refusal stays one
+        finally:
+            self._count(0)
+            self._tried.set()
+
+    async def _write_some(self) -> None:
+        some, loop = self._waiting[:_AT_ONCE], asyncio.get_running_loop()
+        self._since = loop.time()
+        try:
+            stored = await self._append(some)
+        except Exception as error:  # noqa: BLE001 - no error of a store may stop the reading
+            self.error = error
+        else:
+            self.error, self._seconds = None, loop.time() - self._since
+            del self._waiting[: len(some)]
+            for version, _, lease in some:
+                if (one := stored.get(version.id)) and one.text != version.text:
+                    lease.turn = one
+                    self._waiting = [left for left in self._waiting if left.lease is not lease]
+            self._count(len(self._waiting))
+        finally:
+            self._since = 0.0
+
+    async def _append(self, some: Sequence[_Waiting]) -> dict[str, MemoryVersion]:
+        records, versions = self.records, [one.version for one in some]
+        leases = {one.lease: one.fold for one in some}
+        for lost in range(MOST_LOST_RACES):
+            await pause(lost)
+            if self.fence.forgotten:
+                return {}
+            alone = len(some) == 1  # a version that follows another may be left out
+            now = {lease: lease.renew(fold, alone=alone) for lease, fold in leases.items()}
+            held = {lease: value for lease, value in now.items() if lease.held}
+            also = [records.put(*lease.place, value) for lease, value in held.items()]
+            also += [lease.ends for lease, value in held.items() if value is None and lease.ends]
+            given = {**self.fence.given, **{lease.place: lease.seen for lease in leases}}
+            owner = some[-1].fold.memory
+            done = await append_versions(records, versions, owner, also=also, given=given)
+            if done is not None:
+                for lease, value in now.items():
+                    lease.gone = lease in held and value is None
+                    lease.see(value)
+                return done
+            await asyncio.gather(self.fence.look(), *(lease.look() for lease in leases))
+        raise race_error("The reading of version", versions[-1].id)

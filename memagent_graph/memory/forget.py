@@ -18,9 +18,8 @@ from memagent_graph.errors import (
     ConfigurationError,
     MemoryNotFoundError,
 )
-from memagent_graph.memory.atomic import MOST_LOST_RACES, pause, race_error
-from memagent_graph.memory.chain import EDITS, NOTHING, find_versions, move_head
-from memagent_graph.memory.items import Records, owners_of
+from memagent_graph.memory.chain import LAST, move_head, number_of
+from memagent_graph.memory.items import EDITS, Records, find_versions, owners_of
 from memagent_graph.memory.lease import find_readings
 from memagent_graph.memory.maintenance import (
     BankContents,
@@ -30,6 +29,7 @@ from memagent_graph.memory.maintenance import (
     delete_versions,
     take_contents,
 )
+from memagent_graph.memory.store import MOST_LOST_RACES, NOTHING, pause, race_error
 from memagent_graph.memory.version import (
     MemoryVersion,
     Rows,
@@ -39,7 +39,6 @@ from memagent_graph.memory.version import (
     sound_rows,
     walk,
 )
-from memagent_graph.memory.writer import LAST, number_of
 from memagent_graph.sync import to_thread
 from memagent_graph.text.cache import forget_converted
 from memagent_graph.text.source import digests_of
@@ -48,8 +47,8 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
     from datetime import datetime
 
-    from memagent_graph.memory.atomic import Value
     from memagent_graph.memory.items import Place, Stored
+    from memagent_graph.memory.store import Value
     from memagent_graph.memory.version import History
     from memagent_graph.text.source import Source
 

@@ -24,9 +24,8 @@ from langgraph.store.memory import InMemoryStore
 from pydantic import TypeAdapter, ValidationError
 
 from memagent_graph.errors import BadRecordError, StoreError
-from memagent_graph.memory import chain
-from memagent_graph.memory.atomic import GetThenPut
-from memagent_graph.memory.circuit import FOLLOWED
+from memagent_graph.memory.items import edit_of, find_versions, newest_edit
+from memagent_graph.memory.store import FOLLOWED, GetThenPut
 from memagent_graph.memory.version import MemoryVersion
 
 if TYPE_CHECKING:
@@ -34,8 +33,8 @@ if TYPE_CHECKING:
 
     from langgraph.store.base import PutOp
 
-    from memagent_graph.memory.atomic import Value
     from memagent_graph.memory.items import Place, Records
+    from memagent_graph.memory.store import Value
 
 LAPSE = 5.0
 """Seconds without a sign of life after which anybody can take a lease."""
@@ -354,8 +353,8 @@ class Lease:
         with suppress(StoreError):  # the chunk is read without it
             child, before, noted = await records.values(places)
             self.see(noted)
-            if parent == fold.version != fold.head and chain.edit_of(before, fold.memory):
-                self.due = await chain.newest_edit(records, parent, fold.memory) is not None
+            if parent == fold.version != fold.head and edit_of(before, fold.memory):
+                self.due = await newest_edit(records, parent, fold.memory) is not None
             if self.due or self.get_noted(fold):
                 raise EditedError
             return None if child is None else MemoryVersion.from_record(child, key)
@@ -374,13 +373,13 @@ class Lease:
             await self.look()
             self.due = False
             if at is not None and at != fold.head:
-                newest = await chain.newest_edit(records, at, fold.memory)
+                newest = await newest_edit(records, at, fold.memory)
                 self.due = newest is not None  # it is found again if this attempt fails
                 if newest is not None:
                     return newest, at
         if self.seen is None or (edit := self.get_noted(fold)) is None:
             return None
-        of, (found,) = str(self.seen.get("of")), await chain.find_versions(records, [edit])
+        of, (found,) = str(self.seen.get("of")), await find_versions(records, [edit])
         if isinstance(found, MemoryVersion):
             return found, of
         self._bad = edit

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from langgraph.store.memory import InMemoryStore
 
 from memagent_graph.errors import BadRecordError, MemoryNotFoundError, NewerRecordError, StoreError
-from memagent_graph.memory.atomic import MOST_LOST_RACES, pause
-from memagent_graph.memory.chain import append_version, find_versions, move_head, read_history
-from memagent_graph.memory.items import owners_of
+from memagent_graph.memory.chain import append_version, move_head
+from memagent_graph.memory.items import find_versions, owners_of, read_history
+from memagent_graph.memory.store import MOST_LOST_RACES, pause
 from memagent_graph.memory.version import MemoryVersion, follows_of, rows_of
 from memagent_graph.seams import call_with_connection, drop_empty_namespaces
 
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
     from contextlib import AbstractContextManager
 
-    from memagent_graph.memory.atomic import Value
     from memagent_graph.memory.items import Place, Records
+    from memagent_graph.memory.store import Value
 
 _log = logging.getLogger(__name__)
 _AT_ONCE = 100

@@ -1,23 +1,35 @@
-"""Open a store from a Redis URL, an SQLite file or the environment."""
+"""The stores that a user names, Redis or an SQLite file: open one, and write under conditions."""
 
 from __future__ import annotations
 
+import asyncio
 import os
 import sqlite3
 import time
+from collections.abc import Mapping
 from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import orjson
+from langgraph.store.base import PutOp, validate_op_namespace
 
 from memagent_graph.errors import StoreError, install_hint
-from memagent_graph.memory.circuit import store_seconds
+from memagent_graph.memory.store import AtomicStore, GetThenPut, agrees, arrange, store_seconds
+from memagent_graph.seams import call_with_connection
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
-    from langgraph.store.base import BaseStore
-    from langgraph.store.sqlite import SqliteStore
+    from langgraph.store.base import BaseStore, Op
+    from langgraph.store.sqlite import AsyncSqliteStore, SqliteStore
+    from typing_extensions import TypeIs
+
+    from memagent_graph.memory.store import Given, Namespace
+
+T = TypeVar("T")
 
 NO_STORE = "none"
 _NO_FILE = ":memory:"
@@ -124,3 +136,148 @@ def _blame(file: Path) -> Iterator[None]:
             "folder, or name another file or a Redis URL in MEMAGENT_STORE."
         )
         raise StoreError(message) from error
+
+
+def atomic(store: BaseStore) -> AtomicStore:
+    """Return the store itself if it is atomic, an adapter for a SQLite store, or a substitute.
+
+    The substitute reads, and then writes. On an `InMemoryStore`, nothing is lost; on other stores,
+    a write of another process in between can be lost, which a warning says.
+    """
+    if isinstance(store, AtomicStore):
+        return store
+    try:
+        from langgraph.store.sqlite import AsyncSqliteStore, SqliteStore
+    except ImportError:
+        return GetThenPut(store)
+    if isinstance(store, SqliteStore | AsyncSqliteStore):
+        return AtomicSqlite(store)
+    return GetThenPut(store)
+
+
+_READ = "SELECT value FROM store WHERE prefix = ? AND key = ?"
+_BELOW = "SELECT prefix, key FROM store WHERE prefix = ? OR (prefix > ? AND prefix < ?)"
+_DELETE = "DELETE FROM store WHERE prefix = ? AND key = ?"
+_WRITE = """
+INSERT INTO store (prefix, key, value, created_at, updated_at, ttl_minutes, expires_at)
+VALUES (?, ?, ?, CURRENT_TIMESTAMP, CURRENT_TIMESTAMP, ?,
+        DATETIME(CURRENT_TIMESTAMP, '+' || ? || ' minutes'))
+ON CONFLICT (prefix, key) DO UPDATE SET value = excluded.value, updated_at = excluded.updated_at,
+    ttl_minutes = excluded.ttl_minutes, expires_at = excluded.expires_at
+"""
+
+
+class AtomicSqlite:
+    """An `AtomicStore` on a SQLite store; every operation is one transaction.
+
+    It is safe among threads and processes that share the file. Items written here are not indexed
+    for vector search.
+
+    Args:
+        store: a store of LangGraph. The asynchronous one serves the loop that opened it, the
+            synchronous one serves all.
+    """
+
+    def __init__(self, store: SqliteStore | AsyncSqliteStore) -> None:
+        self._store = store
+
+    async def acommit(self, puts: Sequence[PutOp], *, given: Given) -> bool:
+        """See `AtomicStore`."""
+        ops = arrange(puts, (namespace for namespace, _ in given), self._store.ttl_config)
+
+        def commit(file: sqlite3.Connection) -> bool:
+            for place, expected in given.items():
+                found = file.execute(_READ, _row(*place)).fetchone()
+                stored = expected
+                if isinstance(expected, Mapping):  # as it would be read back: some values change
+                    stored = orjson.loads(orjson.dumps(dict(expected)))
+                if not agrees(orjson.loads(found[0]) if found else None, stored):
+                    return False
+            for op in ops:
+                row = _row(op.namespace, op.key)
+                if op.value is None:
+                    file.execute(_DELETE, row)
+                else:
+                    file.execute(_WRITE, (*row, orjson.dumps(dict(op.value)), op.ttl, op.ttl))
+            return True
+
+        return await self._call(partial(_transact, commit))
+
+    async def abatch(self, ops: Sequence[Op]) -> list[Any]:
+        """See `AtomicStore`."""
+        store = self._store
+        with _as_store_errors():
+            if _is_synchronous(store):
+                return await asyncio.to_thread(store.batch, ops)
+            # A transaction would stay open if it were cancelled.
+            return await asyncio.shield(store.abatch(ops))
+
+    async def aplaces(self, namespace: Namespace) -> list[tuple[Namespace, str]]:
+        """See `AtomicStore`."""
+        (prefix, _) = _row(namespace, "")
+        below = prefix, f"{prefix}.", f"{prefix}/"  # a slash follows the dot
+        rows = await self._call(lambda file: file.execute(_BELOW, below).fetchall())
+        return [(tuple(found.split(".")), key) for found, key in rows]
+
+    async def _call(self, act: Callable[[sqlite3.Connection], T]) -> T:
+        store = self._store
+        with _as_store_errors():
+            if _is_synchronous(store):
+                return await asyncio.to_thread(_set_up_and_call, store, act)
+            await store.setup()
+            async with store.lock:
+                return await call_with_connection(store.conn, act)
+
+
+def _is_synchronous(store: SqliteStore | AsyncSqliteStore) -> TypeIs[SqliteStore]:
+    return isinstance(store.conn, sqlite3.Connection)
+
+
+def _set_up_and_call(store: SqliteStore, act: Callable[[sqlite3.Connection], T]) -> T:
+    store.setup()
+    with store.lock:
+        return act(store.conn)
+
+
+def _transact(act: Callable[[sqlite3.Connection], T], file: sqlite3.Connection) -> T:
+    file.execute("BEGIN IMMEDIATE")
+    try:
+        result = act(file)
+        file.execute("COMMIT")
+    except BaseException:
+        with suppress(sqlite3.Error):  # after some errors, SQLite has rolled back by itself
+            file.execute("ROLLBACK")
+        raise
+    return result
+
+
+def _row(namespace: Namespace, key: str) -> tuple[str, str]:
+    validate_op_namespace(PutOp(namespace, "", None))
+    return ".".join(namespace), key  # as these stores write a namespace
+
+
+@contextmanager
+def _as_store_errors() -> Iterator[None]:
+    """Raise what SQLite and its connections report as errors of the store."""
+    try:
+        yield
+    except (sqlite3.Error, ValueError) as error:
+        if str(error) in _CLOSED:
+            raise StoreError(_IS_CLOSED) from error
+        if isinstance(error, ValueError):
+            raise
+        cause: BaseException = error
+        while isinstance(cause.__context__, sqlite3.Error):  # a failed write, then a failed commit
+            cause = cause.__context__
+        message = (
+            f"The SQLite store refused: {str(cause).rstrip('.')}. Check that the disk has room, "
+            "and that no other program has locked the file."
+        )
+        raise StoreError(message) from error
+
+
+_CLOSED = {"no active connection", "Connection closed", "Cannot operate on a closed database."}
+"""What aiosqlite and sqlite3 report of a connection that was closed."""
+_IS_CLOSED = (
+    "The SQLite store is closed. Use it within its `with` or `async with` block, or open it again."
+)

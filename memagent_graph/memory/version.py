@@ -20,7 +20,7 @@ from memagent_graph.text.tokens import EstimatingTokenizer
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from memagent_graph.memory.atomic import Value
+    from memagent_graph.memory.store import Value
 
 SCHEMA = 1
 """Schema of the records that this release writes; it also reads older ones."""

@@ -16,10 +16,9 @@ from langgraph.constants import TAG_NOSTREAM
 from memagent_graph.config import ReadingConfig
 from memagent_graph.errors import EmptyReplyError
 from memagent_graph.evidence.align import align, carry
-from memagent_graph.evidence.answers import align_answer, cite
 from memagent_graph.evidence.places import Memory, Unsupported, with_passages
 from memagent_graph.evidence.statements import notes
-from memagent_graph.evidence.verify import decide, resolve_verifier
+from memagent_graph.evidence.support import align_answer, cite, decide, resolve_verifier
 from memagent_graph.models.reply import (
     AnswerRelay,
     ask_like_caller,
@@ -55,7 +54,7 @@ if TYPE_CHECKING:
 
     from memagent_graph.evidence.align import Aligned
     from memagent_graph.evidence.places import Evidence
-    from memagent_graph.evidence.verify import Verify
+    from memagent_graph.evidence.support import Verify
     from memagent_graph.models.structured import ResponseFormat, Shape
     from memagent_graph.pictures import Sight
     from memagent_graph.prompts import Prompts

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from langchain_core.runnables import RunnableConfig
 
     from memagent_graph.config import ReadingConfig
-    from memagent_graph.evidence.verify import Verify
+    from memagent_graph.evidence.support import Verify
     from memagent_graph.models.structured import ResponseFormat
     from memagent_graph.prompts import Prompts
 

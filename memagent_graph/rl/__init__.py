@@ -6,9 +6,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from memagent_graph.rl.grpo import grpo_loss
+    from memagent_graph.rl.grpo import GRPOSettings, TrainingSettings, grpo_loss
     from memagent_graph.rl.recorder import TraceRecorder
-    from memagent_graph.rl.settings import GRPOSettings, TrainingSettings
     from memagent_graph.rl.traces import Rollout
     from memagent_graph.rl.trainer import MultiConversationGRPOTrainer
     from memagent_graph.rl.training import Training
@@ -24,12 +23,12 @@ __all__ = [
 ]
 
 _HOMES = {
-    "GRPOSettings": "settings",
+    "GRPOSettings": "grpo",
     "MultiConversationGRPOTrainer": "trainer",
     "Rollout": "traces",
     "TraceRecorder": "recorder",
     "Training": "training",
-    "TrainingSettings": "settings",
+    "TrainingSettings": "grpo",
     "grpo_loss": "grpo",
 }
 

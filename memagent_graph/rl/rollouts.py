@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from memagent_graph.evidence.places import Memory
     from memagent_graph.prompts import Prompts
     from memagent_graph.readers.base import Step
+    from memagent_graph.rl.grpo import TrainingSettings
     from memagent_graph.rl.rewards import Reward
-    from memagent_graph.rl.settings import TrainingSettings
     from memagent_graph.rl.traces import Record
     from memagent_graph.text.source import Source
     from memagent_graph.text.tokens import TokenizerLike

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from peft import PeftModel
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-    from memagent_graph.rl.settings import GRPOSettings
+    from memagent_graph.rl.grpo import GRPOSettings
     from memagent_graph.rl.traces import Rollout
 
 

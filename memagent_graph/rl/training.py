@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     import torch
 
     from memagent_graph.evaluation.samples import Sample, Task
+    from memagent_graph.rl.grpo import TrainingSettings
     from memagent_graph.rl.rewards import Reward
-    from memagent_graph.rl.settings import TrainingSettings
     from memagent_graph.rl.traces import Rollout
     from memagent_graph.rl.trainer import MultiConversationGRPOTrainer
     from memagent_graph.text.tokens import TokenizerLike

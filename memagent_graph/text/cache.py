@@ -162,11 +162,6 @@ def keep_no_plain_text() -> None:
     _no_plain_text.set()
 
 
-def may_write_plain() -> bool:
-    """Return whether temporary files may hold what texts say, unencrypted."""
-    return not (_no_plain_text.is_set() or os.environ.get("LANGGRAPH_AES_KEY"))
-
-
 def open_cache() -> Cache | None:
     """Return the cache that the environment asks for; None if there is none.
 

@@ -12,7 +12,7 @@ import threading
 from asyncio import CancelledError
 from bisect import bisect_right
 from concurrent.futures import wait
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import asdict, replace
 from functools import cache, cached_property
 from hashlib import file_digest, sha256
@@ -30,13 +30,10 @@ from memagent_graph.config import from_environment
 from memagent_graph.pictures import has_ocr
 from memagent_graph.sync import in_thread, is_cancelled
 from memagent_graph.text.cache import open_cache
-from memagent_graph.text.conversion import Limit, Reply, Request
-from memagent_graph.text.formats import FORMATS, LIBRARIES, READ_BY
+from memagent_graph.text.conversion import FORMATS, LIBRARIES, READ_BY, Limit, Reply, Request
 from memagent_graph.text.source import Converted, Headings, Location, TextSource
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from memagent_graph.pictures import Picture
     from memagent_graph.text.charset import Opener
 
@@ -47,13 +44,20 @@ _NAMES = "DYLD_LIBRARY_PATH LANG LC_ALL LC_CTYPE LD_LIBRARY_PATH PYTHONHOME PYTH
 _ENVIRONMENT = _NAMES.split()
 """Variables that Python may need to start. All others, keys and tokens included, are not passed."""
 _MB = 1 << 20
-_DEFAULTS = {"SECONDS": 120, "MEMORY_MB": 1024, "OUTPUT_MB": 64}
+_LIMITS: dict[Limit, tuple[str, float, str]] = {
+    "time": ("MEMAGENT_CONVERSION_SECONDS", 120, "takes longer than {:g} seconds to convert"),
+    "memory": (
+        "MEMAGENT_CONVERSION_MEMORY_MB",
+        1024,
+        "takes more than {:g} MB of memory to convert",
+    ),
+    "output": ("MEMAGENT_CONVERSION_OUTPUT_MB", 64, "has a text that is longer than {:g} MB"),
+}
 """Limits on one document: time, memory of the process (its libraries take about 200), and text."""
 
 
 def _make_request(path: Path, suffix: str, picture: str | None = None) -> Request:
-    variables = {f"MEMAGENT_CONVERSION_{name}": usual for name, usual in _DEFAULTS.items()}
-    seconds, memory, output = (from_environment(*one) for one in variables.items())
+    seconds, memory, output = (from_environment(*limit[:2]) for limit in _LIMITS.values())
     sizes = int(memory * _MB), int(output * _MB)
     return Request(str(path.absolute()), suffix, seconds, *sizes, picture)
 
@@ -61,11 +65,17 @@ def _make_request(path: Path, suffix: str, picture: str | None = None) -> Reques
 class Converter:
     """A process that converts one document after the other; `documents` counts them."""
 
+    expiry: threading.Timer
+
     def __init__(self) -> None:
         import psutil
 
         self.documents = 0
-        with _interrupt_later():
+        # An interrupt of a Python that starts may be lost, since some imports pass over it: Ctrl-C
+        # waits, in this thread and, until it can take it, in the process that it begins.
+        if sys.platform != "win32":
+            before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
             # Without `-P`, a module in the current folder could take the place of any other.
             self._process = subprocess.Popen(
                 [sys.executable, "-P", "-W", "ignore", "-m", "memagent_graph.text.conversion"],
@@ -74,6 +84,9 @@ class Converter:
                 stderr=subprocess.DEVNULL,
                 env=_environment(),
             )
+        finally:
+            if sys.platform != "win32":
+                signal.pthread_sigmask(signal.SIG_SETMASK, before)
         self._requests = cast("IO[bytes]", self._process.stdin)
         self._replies = cast("IO[bytes]", self._process.stdout)
         self._seen = psutil.Process(self._process.pid)
@@ -148,22 +161,6 @@ class Converter:
         return reply, content
 
 
-@contextmanager
-def _interrupt_later() -> Iterator[None]:
-    """Let Ctrl-C wait, in this thread and, until it can take it, in a process begun meanwhile.
-
-    An interrupt of a Python that starts may be lost: some imports pass over it.
-    """
-    if sys.platform == "win32":
-        yield
-        return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
 def _environment() -> dict[str, str]:
     kept = {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ}
     places = [str(Path(place).absolute()) for place in sys.path if place]
@@ -183,16 +180,14 @@ class Converters:
     """A pool of converting processes, at most `AT_ONCE` working at once."""
 
     def __init__(self) -> None:
-        self._idle: dict[Converter, threading.Timer] = {}
+        self._idle = list[Converter]()
         self.begin_anew()
 
     def begin_anew(self) -> None:
         """After a fork, leave the processes to the parent."""
         for converter in self._idle:
             converter.disown()
-        self._turns = threading.BoundedSemaphore(AT_ONCE)
-        self._lock = threading.Lock()
-        self._idle = {}
+        self._idle, self._turns = [], threading.BoundedSemaphore(AT_ONCE)
 
     def convert(self, request: Request) -> tuple[Reply, bytes]:
         """Convert a file, or load a picture of it; `CancelledError` if nobody waits for it."""
@@ -209,7 +204,10 @@ class Converters:
             is_sound = converter.alive and not (reply.limit or reply.missing)
             is_small = converter.memory < request.memory * _KEPT_SHARE
             if is_sound and is_small and converter.documents < _KEPT_DOCUMENTS:
-                self._keep(converter)
+                converter.expiry = threading.Timer(_KEPT_SECONDS, self._expire, [converter])
+                converter.expiry.daemon = True
+                converter.expiry.start()
+                self._idle.append(converter)
             else:
                 converter.end()
             return reply, content
@@ -222,26 +220,18 @@ class Converters:
             converter.end()
 
     def _take(self) -> Converter | None:
-        with self._lock:
-            while self._idle:
-                converter, expiry = self._idle.popitem()
-                expiry.cancel()
+        with suppress(IndexError):
+            while True:
+                converter = self._idle.pop()
+                converter.expiry.cancel()
                 if converter.alive:
                     return converter
                 converter.end()
         return None
 
-    def _keep(self, converter: Converter) -> None:
-        expiry = threading.Timer(_KEPT_SECONDS, self._expire, [converter])
-        expiry.daemon = True
-        with self._lock:
-            self._idle[converter] = expiry
-        expiry.start()
-
     def _expire(self, converter: Converter) -> None:
-        with self._lock:
-            expired = self._idle.pop(converter, None)
-        if expired is not None:
+        with suppress(ValueError):  # it was taken
+            self._idle.remove(converter)
             converter.end()
 
 
@@ -253,12 +243,6 @@ if hasattr(os, "register_at_fork"):
 
 _FORM = 16  # version of the conversion; a change here that gives other texts or pages increases it
 _NO_OCR = ' For pictures of text: pip install "memagent-graph[ocr]"'
-
-_EXCESS = {
-    "time": ("SECONDS", "takes longer than {seconds:g} seconds to convert"),
-    "memory": ("MEMORY_MB", "takes more than {memory:g} MB of memory to convert"),
-    "output": ("OUTPUT_MB", "has a text that is longer than {output:g} MB"),
-}
 
 
 class ConvertedSource(TextSource):
@@ -336,8 +320,12 @@ def _find_or_convert(name: str, request: Request, *, keep: bool) -> tuple[str, b
     if reply.missing:
         raise _make_missing_error(name)
     if reply.limit is not None:
+        variable, usual, said = _LIMITS[reply.limit]
         detail = f": it {reply.error}" if reply.error else ""
-        raise _make_limit_error(name, reply.limit, detail, request)
+        what = f"{said.format(from_environment(variable, usual))}{detail}"
+        hint = f"raise {variable}; otherwise convert it to text with another tool."
+        message = f"{name} {what}. If you trust it, {hint}"
+        raise errors.ConversionLimitError(message, limit=reply.limit)
     if reply.error is not None:
         hint = "Check that it opens elsewhere, or save it as plain text."
         message = f"{name} cannot be converted to text: {reply.error.rstrip('. ')}. {hint}"
@@ -378,12 +366,3 @@ def _converter(suffix: str, seconds: float) -> str | None:
 def _make_missing_error(name: str) -> errors.MissingDependencyError:
     message = f'To read {name}: pip install "memagent-graph[documents]"'
     return errors.MissingDependencyError(message)
-
-
-def _make_limit_error(name: str, limit: Limit, detail: str, request: Request) -> Exception:
-    sizes = {"memory": request.memory / _MB, "output": request.output / _MB}
-    variable, said = _EXCESS[limit]
-    what = f"{said.format(seconds=request.seconds, **sizes)}{detail}"
-    hint = f"raise MEMAGENT_CONVERSION_{variable}; otherwise convert it to text with another tool."
-    message = f"{name} {what}. If you trust it, {hint}"
-    return errors.ConversionLimitError(message, limit=limit)

@@ -24,8 +24,8 @@ from langchain_core.documents import Document
 from memagent_graph import errors
 from memagent_graph.sync import work_through
 from memagent_graph.text.charset import SAMPLE, FileSource, is_binary, open_text
+from memagent_graph.text.conversion import FORMATS, OLDER, PICTURES, PLAIN, format_of
 from memagent_graph.text.converter import AT_ONCE, ConvertedSource, can_convert
-from memagent_graph.text.formats import FORMATS, OLDER, PICTURES, PLAIN, format_of
 from memagent_graph.text.source import (
     JoinedSource,
     Skipped,
@@ -186,16 +186,11 @@ def _open_meant(file: Path, base: Path, name: str, opener: Opener | None) -> Sou
         source = open_file(found, name, opener)
         return source if _has_text(source) else Skipped(shown, _why_empty(source))
     except (errors.SourceError, ImportError, OSError) as error:
-        return Skipped(shown, _reason(error, name))
+        said = str(error) or type(error).__name__
+        return Skipped(shown, f"it{said[len(name) :]}" if said.startswith(f"{name} ") else said)
 
 
 _ICON = 4096  # bytes below which a picture in a folder is an icon
-
-
-def _reason(error: Exception, name: str) -> str:
-    """Return an error's message without the name of the file, which the line begins with."""
-    said = str(error) or type(error).__name__
-    return f"it{said.removeprefix(name)}" if said.startswith(f"{name} ") else said
 
 
 def _why_empty(source: Source) -> str:

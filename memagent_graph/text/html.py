@@ -10,6 +10,7 @@ from collections import Counter, defaultdict
 from contextlib import suppress
 from hashlib import sha256
 from html import escape
+from itertools import groupby
 from typing import Any, cast
 from urllib.parse import unquote
 
@@ -18,7 +19,7 @@ from selectolax.lexbor import LexborHTMLParser, SelectolaxError
 from memagent_graph.pictures import write_mark
 from memagent_graph.text import notation
 from memagent_graph.text.charset import decode
-from memagent_graph.text.formats import convert_within
+from memagent_graph.text.conversion import convert_within
 from memagent_graph.text.ocr import Album
 from memagent_graph.text.package import Package, child, get
 from memagent_graph.text.source import Converted, PasswordError, warn_of
@@ -168,6 +169,8 @@ class WebPage:
             return "\n"
         if tag == "iframe":  # its content is for programs that know no frames
             return f"\n\n{WebPage(node.attributes.get('srcdoc') or '', self._album).write()}\n\n"
+        if tag == "switch":  # forms of the same content
+            return next(filter(str.strip, (self._lay_out(at, depth + 1) for at in node.iter())), "")
         if tag in {"noembed", "noframes"}:  # the parser leaves them as they are
             return f"\n\n{WebPage(node.text()).write()}\n\n"
         if tag in notation.FORMULAS:
@@ -295,7 +298,9 @@ class WebPage:
             return self._lay_out(cell, depth + 1), across, max(down, 0)
 
         lines = sorted(node.css("tr"), key=lambda row: row.parent.tag == "tfoot")  # as it is shown
-        rows = notation.spread_cells([*map(read, row.css("td, th"))] for row in lines)
+        groups = groupby(lines, key=lambda row: row.parent.mem_id)  # in which cells span rows
+        read_in = ([[*map(read, row.css("td, th"))] for row in group] for _, group in groups)
+        rows = [row for group in read_in for row in notation.spread_cells(group)]
         found = (self._lay_out(caption, depth + 1).split() for caption in node.css("caption"))
         return "\n\n".join([*map(" ".join, found), notation.write_table(rows)])
 

@@ -3,7 +3,7 @@
 It ranks by BM25 over `text.terms`, and so works in all scripts. Each file has its own part of the
 index, a long one several, kept in the user's cache under the file's digest: if one file of a corpus
 changes, only that file is indexed again. Parts are joined, and idf is computed, when the index is
-opened. Of a long document only the ends and sizes of passages stay in memory.
+opened. Words are kept as hashes, a long document's in some three bytes a token.
 
 No BM25 library keeps an index like this: by file, and so that it can be encrypted
 (docs/speed.md, "A long document").
@@ -11,26 +11,22 @@ No BM25 library keeps an index like this: by file, and so that it can be encrypt
 
 from __future__ import annotations
 
-import os
-import sys
 import threading
 from array import array
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import OrderedDict, defaultdict
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from hashlib import sha256
+from hashlib import blake2b, sha256
 from io import BytesIO
 from math import log1p
-from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Any, NamedTuple
-from weakref import finalize
 
 import numpy as np
 
 from memagent_graph.sync import to_thread
-from memagent_graph.text.cache import may_write_plain, open_cache
+from memagent_graph.text.cache import open_cache
 from memagent_graph.text.chunks import passages
 from memagent_graph.text.source import JoinedSource, TextSource, digests_of
 from memagent_graph.text.terms import content_terms
@@ -43,19 +39,15 @@ if TYPE_CHECKING:
 
     from memagent_graph.text.source import Source
 
-_FORM = "index 4"  # version of passages and terms, part of each cache key
+_FORM = "index 5"  # version of passages and terms, part of each cache key
 _K1, _B = 1.2, 0.4
 """BM25's k1 and b: saturation of repeated terms, and the penalty on long passages."""
 _MOST_COUNTED = 255
 _PART_LENGTH = 1 << 20  # code points of a text that make a part
-_TABLE_POSTINGS, _MOST_PARTS = 1 << 20, 256
-"""Postings from which on parts are joined, and most parts that are not: queries ask them all."""
 _RECENT_BYTES = 1 << 26  # size of the indexes kept in memory for the next question, in bytes
-_DISK = 8  # bytes in a temporary file that count as much as one in memory
 _MOST_BYTES = 1 << 30
 _INT, _BYTE = np.dtype("<i4"), np.dtype("u1")
-_ARRAYS = ("ends", "sizes", "first", "numbers", "counts")
-_HASH_BITS = 64
+_ARRAYS = ("ends", "sizes", "terms", "first", "numbers", "counts")
 
 
 class IndexHit(NamedTuple):
@@ -72,14 +64,14 @@ class IndexPart:
     """The index of one text: for each term, which passages have it, and how often.
 
     `ends` and `sizes` have the end of each passage, in code points of the text, and its number of
-    terms; `terms` the number of each term's row. From `first[row]` to `first[row + 1]`, `numbers`
-    are the passages that have the term, and `counts` how often, at most 255. A `heading` counts as
-    the begin of the next part's first passage.
+    terms; `terms` the hashes of all terms, in order. From `first[row]` to `first[row + 1]`,
+    `numbers` are the passages that have the term, and `counts` how often, at most 255. A `heading`
+    counts as the begin of the next part's first passage.
     """
 
     ends: NDArray[Any]
     sizes: NDArray[Any]
-    terms: dict[str, int]
+    terms: NDArray[Any]
     first: NDArray[Any]
     numbers: NDArray[Any]
     counts: NDArray[Any]
@@ -98,33 +90,31 @@ class IndexPart:
             ends.append(end)
             sizes.append(len(found))
         known.default_factory = None  # it refers to `known`, which would wait for the collector
+        hashes, row_of = np.unique([*map(_hash, known)], return_inverse=True)
         passages_of = max(len(sizes), 1)
-        pairs = np.array(ids, np.int64) * passages_of + np.repeat(np.arange(len(sizes)), sizes)
+        pairs = row_of[np.array(ids, int)] * passages_of + np.repeat(np.arange(len(sizes)), sizes)
         pairs, counts = np.unique(pairs, return_counts=True)
         rows, numbers = np.divmod(pairs, passages_of)
         return cls(
             np.array(ends, _INT),
             np.array(sizes, _INT),
-            known,
-            np.searchsorted(rows, np.arange(len(known) + 1)).astype(_INT),
+            hashes.astype(np.int64),
+            np.searchsorted(rows, np.arange(len(hashes) + 1)).astype(_INT),
             numbers.astype(_INT),
             np.minimum(counts, _MOST_COUNTED).astype(_BYTE),
         )
 
     def encode(self) -> bytes:
         """Return the part as bytes, for the cache."""
-        words = "\n".join(self.terms).encode("utf-8", "surrogatepass")
-        kept, arrays = BytesIO(), {name: getattr(self, name) for name in _ARRAYS}
-        np.savez(kept, terms=np.frombuffer(words, _BYTE), **arrays)
+        kept = BytesIO()
+        np.savez(kept, **{name: getattr(self, name) for name in _ARRAYS})
         return kept.getvalue()
 
     @classmethod
     def decode(cls, content: bytes) -> IndexPart:
         """Return the part that `encode` made these bytes from."""
         with np.load(BytesIO(content), allow_pickle=False) as kept:
-            words = kept["terms"].tobytes().decode("utf-8", "surrogatepass")
-            terms = {term: row for row, term in enumerate(words.split("\n") if words else ())}
-            return cls(terms=terms, **{name: kept[name] for name in _ARRAYS})
+            return cls(**{name: kept[name] for name in _ARRAYS})
 
     @property
     def length(self) -> int:
@@ -132,83 +122,48 @@ class IndexPart:
         return int(self.ends[-1]) if len(self.ends) else 0
 
 
-_Begun = list[tuple[IndexPart, int]]
-"""Parts, each with the number of its first passage."""
-_Row = tuple["NDArray[Any]", "NDArray[Any]", int]
-"""Passages that have a term, how often each has it, and the number that they are counted from."""
+def _hash(term: str) -> int:
+    """Return a hash: two of a million terms share one with a chance of 1 in 40 million."""
+    digest = blake2b(term.encode("utf-8", "surrogatepass"), digest_size=8).digest()
+    return int.from_bytes(digest, signed=True)
 
 
-def _hash(terms: Collection[str]) -> NDArray[Any]:
-    found = np.fromiter(map(hash, terms), np.int64, len(terms))
-    # "penc" and "数据" are the same bytes, and so have one hash.
-    return found ^ np.fromiter(map(len, terms), np.int64, len(terms))
+class _Table(NamedTuple):
+    """Postings of a part, whose first passage has the number `begin`."""
+
+    terms: NDArray[Any]
+    first: NDArray[Any]
+    numbers: NDArray[Any]
+    counts: NDArray[Any]
+    begin: int
 
 
-class _Tables:
-    """Postings of many parts by Python's hashes of their terms, in a temporary file if possible.
+_MOST_TABLES = 256
+"""Most tables that are not joined: a query asks them all."""
 
-    With 64 bits, two of a million terms share one with a chance of 1 in 40 million. The file has no
-    name; without `on_disk`, or on a full disk, they stay in memory.
-    """
 
-    def __init__(self, *, on_disk: bool) -> None:
-        self._on_disk, self._file = on_disk, None  # type: tuple[bool, Any]
-        self._tables: list[list[NDArray[Any]]] = []
-        self.size = 0
-
-    def take(self, parts: _Begun) -> None:
-        """Move parts to a table: rows by hash, then numbers, then counts."""
-        own = [_hash(part.terms) for part, _ in parts]
-        hashes = np.unique(np.concatenate(own))
-        found = (np.searchsorted(hashes, each) for each in own)
-        lengths = (np.diff(part.first) for part, _ in parts)
-        rows = np.concatenate([*map(np.repeat, found, lengths)])
-        order = np.argsort(rows, kind="stable")  # within a row, passages stay in order
-        first = np.searchsorted(rows[order], np.arange(len(hashes) + 1))
-        numbers = np.concatenate([part.numbers + _INT.type(begin) for part, begin in parts])[order]
-        counts = np.concatenate([part.counts for part, _ in parts])[order]
-        parts.clear()
-        self._tables.append([*map(self._keep, (hashes, first, numbers, counts))])
-
-    def _keep(self, values: NDArray[Any]) -> NDArray[Any]:
-        with suppress(OSError):
-            if self._on_disk and self._file is None:
-                self._file = TemporaryFile()  # noqa: SIM115
-                finalize(self, self._file.close)
-            if self._on_disk and values.size:
-                place = self._file.seek(0, os.SEEK_END)
-                self._file.write(values.data)
-                self._file.flush()
-                self.size += values.nbytes // _DISK
-                return np.memmap(self._file, values.dtype, "r", place, values.shape)
-        self.size += values.nbytes
-        return values
-
-    def find(self, term: str) -> Iterator[_Row]:
-        """Yield what each table has of a term."""
-        (sought,) = _hash([term])
-        for hashes, first, numbers, counts in self._tables:
-            row = int(np.searchsorted(hashes, sought))
-            if row < len(hashes) and hashes[row] == sought:
-                there = slice(first[row], first[row + 1])
-                yield numbers[there], counts[there], 0
+def _join(tables: Sequence[_Table]) -> _Table:
+    terms, first, _, counts, _ = zip(*tables, strict=True)
+    hashes, rows = np.unique(np.concatenate(terms), return_inverse=True)
+    rows = np.repeat(rows, np.concatenate([*map(np.diff, first)]))
+    order = np.argsort(rows, kind="stable")  # within a row, passages stay in order
+    found = np.concatenate([table.numbers + _INT.type(table.begin) for table in tables])
+    ends = np.searchsorted(rows[order], np.arange(len(hashes) + 1))
+    return _Table(hashes, ends, found[order], np.concatenate(counts)[order], 0)
 
 
 class Index:
     """Finds passages by their terms. All passages joined are the indexed text.
 
-    Postings of many parts are joined, `on_disk` or in memory, unless it is None since another index
-    has the parts as well. After headings comes a part with a passage.
+    After headings comes a part with a passage.
     """
 
-    def __init__(self, parts: Iterable[IndexPart], *, on_disk: bool | None = None) -> None:
+    def __init__(self, parts: Iterable[IndexPart]) -> None:
         ends, sizes = [np.empty(0, np.int64)], [np.empty(0, _INT)]
-        left: _Begun = []
-        self._joined = _Tables(on_disk=bool(on_disk))
-        joins = on_disk is not None and sys.hash_info.width == _HASH_BITS
-        begin = offset = above = postings = 0
+        tables = list[_Table]()
+        begin = offset = above = 0
         for part in parts:
-            left.append((part, begin))
+            tables.append(_Table(part.terms, part.first, part.numbers, part.counts, begin))
             if part.heading:
                 above += int(part.sizes.sum())
             elif len(part.ends):
@@ -217,21 +172,14 @@ class Index:
                 sizes[-1][0] += above
                 above, begin = 0, begin + len(part.ends)
             offset += part.length
-            postings += len(part.numbers)
-            if joins and postings >= _TABLE_POSTINGS:
-                self._joined.take(left)
-                postings = 0
-        if left and joins and (self._joined.size or len(left) > _MOST_PARTS):
-            self._joined.take(left)
-        # A view gives numbers of Python: an array takes four times as long for one.
-        self._tables = [
-            (part, part.first.astype(np.intc, copy=False).data, begin) for part, begin in left
-        ]
         self._ends, all_sizes = np.concatenate(ends), np.concatenate(sizes)
         usual = all_sizes.mean() if all_sizes.sum() else 1.0
         self._damp = (_K1 * (1 - _B + _B * all_sizes / usual)).astype(np.float32)
-        kept = sum(150 * len(part.terms) + 5 * len(part.numbers) for part, _ in left)
-        self.size = kept + 12 * len(self) + self._joined.size
+        tables = tables if len(tables) <= _MOST_TABLES else [_join(tables)]
+        # A view gives numbers of Python: an array takes four times as long for one.
+        self._tables = [(table.terms.data, table) for table in tables]
+        kept = sum(12 * len(table.terms) + 5 * len(table.numbers) for table in tables)
+        self.size = kept + 12 * len(self)
         """Approximate size in memory, in bytes."""
 
     @classmethod
@@ -262,21 +210,19 @@ class Index:
         return scores
 
     def _postings(self, term: str) -> tuple[NDArray[Any], NDArray[Any]]:
-        found = [*self._rows(term)]
-        numbers = [np.empty(0, _INT), *(own + begin for own, _, begin in found)]
-        counts = [np.empty(0, np.float32), *(own for _, own, _ in found)]
+        """Return the passages that have a term, and how often each has it."""
+        sought, numbers, counts = _hash(term), [np.empty(0, _INT)], [np.empty(0, np.float32)]
+        for hashes, table in self._tables:
+            row = bisect_left(hashes, sought)
+            if row < len(hashes) and hashes[row] == sought:
+                there = slice(*table.first[row : row + 2])
+                numbers.append(table.numbers[there] + table.begin)
+                counts.append(table.counts[there])
         return np.concatenate(numbers), np.concatenate(counts, dtype=np.float32)
-
-    def _rows(self, term: str) -> Iterator[_Row]:
-        yield from self._joined.find(term)
-        for part, first, begin in self._tables:
-            if (row := part.terms.get(term)) is not None:
-                there = slice(first[row], first[row + 1])
-                yield part.numbers[there], part.counts[there], begin
 
     def rarity(self, term: str) -> float:
         """Return the idf of a term."""
-        return self._rarity(sum(len(numbers) for numbers, _, _ in self._rows(term)))
+        return self._rarity(len(self._postings(term)[0]))
 
     def _rarity(self, having: int) -> float:
         return log1p((len(self) - having + 0.5) / (having + 0.5))
@@ -314,8 +260,7 @@ def open_index(source: Source) -> Index:
     key = " ".join(leaf if isinstance(leaf, str) else _key(leaf) for leaf in leaves)
     with _opens[hash(key) % len(_opens)]:  # a second caller finds the first one's index
         if (found := recent.find(key)) is None:
-            on_disk = all(isinstance(leaf, str) or leaf.uri for leaf in leaves)
-            found = Index(_parts(leaves), on_disk=on_disk and may_write_plain())
+            found = Index(_parts(leaves))
             recent.keep(key, found, digests_of(source))
     return found
 

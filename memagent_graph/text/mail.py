@@ -14,7 +14,7 @@ from io import BytesIO
 from typing import TYPE_CHECKING, Any
 
 from memagent_graph.text.charset import decode, widen
-from memagent_graph.text.formats import FORMATS, Attachment, convert_within, write_attachments
+from memagent_graph.text.conversion import FORMATS, Attachment, convert_within, write_attachments
 from memagent_graph.text.html import WebPage
 from memagent_graph.text.notation import count_words
 from memagent_graph.text.source import Converted, warn_of
@@ -96,6 +96,11 @@ def _read_parts(part: Any, attached: list[Attachment]) -> list[str]:
         attached.append(("", Converted()) if is_shown else _attach(part, name or kind))
         return []
     text = _text_of(part)
+    for file in _UUENCODED.finditer(text):
+        with suppress(ValueError):  # it only looks like one
+            content: Any = codecs.decode(f"{file[0]}\n".encode(), "uu")
+            attached.append(convert_within(file[1], content))
+            text = text.replace(file[0], "")
     if _is_cut(part):
         attached.append(("text", Converted(warnings=("is cut off.",), lost=1.0)))
     return [WebPage(text).write() if kind.endswith("html") else text]
@@ -109,6 +114,8 @@ def _choose_forms(forms: Sequence[str]) -> list[str]:
     return [form for at, form in enumerate(forms) if not (before[at] or behind[at])]
 
 
+_UUENCODED = re.compile(r"(?m)^begin [0-7]{3,4} (\S.{0,255})\n(?:[ -`]{1,90}+\n)++end$")
+"""A file within a text, as programs wrote it before there were parts."""
 _WORDLESS = {"text/css", "text/javascript", "application/javascript"}  # of saved pages
 _WORDLESS |= {f"application/{kind}-signature" for kind in ("pgp", "pkcs7", "x-pkcs7")}
 

@@ -130,22 +130,19 @@ _ACCENTS = str.maketrans("^\u02c6~\u02dc\xaf\u203e_\u02d9\xa8\u2192", _COMBINED)
 _ROMAN_END, _CIRCLED_END, _COUNTED_END = 4000, 21, 100
 _ROMAN = {1000: "m", 900: "cm", 500: "d", 400: "cd", 100: "c", 90: "xc", 50: "l", 40: "xl"}
 _ROMAN |= {10: "x", 9: "ix", 5: "v", 4: "iv", 1: "i"}
-_LETTERS = {"Letter": "abcdefghijklmnopqrstuvwxyz", "russian": "абвгдежзиклмнопрстуфхцчшщыэюя"}
-_ALPHABETS = {
-    "Alpha": _LETTERS["Letter"],
-    "Latin": _LETTERS["Letter"],
-    "Greek": "αβγδεζηθικλμνξοπρστυφχψω",
-}
-"""Letters that are repeated after the last one ("aa", "bb"), and those that count ("aa", "ab")."""
+_LETTERS = dict.fromkeys(("Alpha", "Latin", "Letter"), "abcdefghijklmnopqrstuvwxyz")
+_LETTERS |= {"Greek": "αβγδεζηθικλμνξοπρστυφχψω", "russian": "абвгдежзиклмнопрстуфхцчшщыэюя"}
+"""Letters that count: "a" is followed by "b", "z" by "aa"."""
 _HAN = "零一二三四五六七八九"
 _COUNTING = ("chineseCounting", "japaneseCounting", "taiwaneseCounting")
 
 
 def _in_letters(count: int, style: str) -> str:
-    if letters := next((_LETTERS[kind] for kind in _LETTERS if kind in style), ""):
+    found, kind = "", next((kind for kind in _LETTERS if kind in style), "")
+    letters = _LETTERS.get(kind, "")
+    if kind in {"Letter", "russian"}:  # which repeats them: "aa", "bb"
         times, at = divmod(count - 1, len(letters))
         return letters[at] * (times + 1)
-    found, letters = "", _ALPHABETS.get(style[5:], "")
     while letters and count > 0:
         count, at = divmod(count - 1, len(letters))
         found = letters[at] + found
@@ -324,7 +321,7 @@ MOST_REPEATED = 1000
 """Times that an equal cell or row is written: empty ones are repeated up to the last of a sheet."""
 
 
-Shown: TypeAlias = str | int | float | datetime | date | time | timedelta
+Shown: TypeAlias = int | float | datetime | date | time | timedelta
 _NUMBER_PART = re.compile(
     r'"(?P<quoted>[^"]{0,255})"|\\(?P<escaped>.)|_.|\*.|\[(?P<bracket>[^\]\[]{0,255})\]|(?P<general>General)'
     r"|(?P<half>AM/PM|A/P)|(?P<time>[yY]+|[eE]+(?![+-])|[gG]+|[mM]+|[dD]+|[hH]+|[sS]+(?:\.0+)?)|(?P<power>E[+-])"
@@ -339,8 +336,6 @@ def show_value(value: Shown, number_format: str) -> str:
 
     A number without a format is written in full: a cell cuts it to its width.
     """
-    if isinstance(value, str):
-        return value
     if isinstance(value, (datetime, date, time, timedelta)):
         return _show_date(value, number_format)
     number = Decimal(repr(value))

@@ -10,7 +10,7 @@ from zipfile import ZipFile
 
 from lxml import etree
 
-from memagent_graph.text.formats import convert_within
+from memagent_graph.text.conversion import convert_within
 from memagent_graph.text.notation import as_integer
 from memagent_graph.text.ocr import Album
 from memagent_graph.text.source import Converted
@@ -172,11 +172,8 @@ def get_integer(element: Element | None, name: str, default: int = 0) -> int:
 
 def child(element: Any, *path: str) -> Any:
     """Return the first child at a path of names."""
-    for name in path:
-        if element is None:
-            return None
-        element = next((found for found in element if local(found) == name), None)
-    return element
+    steps = (f"{{*}}{name}" for name in path)
+    return None if element is None else element.find("/".join([".", *steps]))
 
 
 def value_of(element: Any, *path: str) -> str:

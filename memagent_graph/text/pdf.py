@@ -15,7 +15,7 @@ from pypdfium2 import raw
 
 from memagent_graph.pictures import Picture
 from memagent_graph.text import ocr
-from memagent_graph.text.formats import convert_within, write_attachments
+from memagent_graph.text.conversion import convert_within, write_attachments
 from memagent_graph.text.notation import count_words, raise_text, write_link, write_scripts
 from memagent_graph.text.source import Converted, PasswordError, warn_of
 

@@ -6,6 +6,7 @@ import re
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from openpyxl.formula.translate import Translator
 from openpyxl.styles.numbers import BUILTIN_FORMATS
 from openpyxl.utils.cell import column_index_from_string
 from openpyxl.utils.datetime import MAC_EPOCH, WINDOWS_EPOCH, from_ISO8601
@@ -37,7 +38,7 @@ class Workbook(Drawing):
         self._formats = [*_formats(package, parts.get("styles", "-"))]
         since = [get(at, "date1904") for at in package.find(self._part, "workbookPr")]
         self._epoch = MAC_EPOCH if {"1", "true"} & {*since} else WINDOWS_EPOCH
-        self._unknown = 0
+        self._unknown, self._shared = 0, dict[str, tuple[str, str]]()
 
     def all_blocks(self) -> Iterator[str]:
         """Yield the blocks of each sheet, with its name as the heading."""
@@ -104,7 +105,12 @@ class Workbook(Drawing):
             return _rich_text(child(cell, "is"))
         if formula is not None and not text and kind != "str":
             self._unknown += 1
-            return f"={formula.text or ''}"
+            named, place = get(formula, "si", "-"), cell.get("r", "A1")
+            if formula.text:
+                self._shared[named] = f"={formula.text}", place
+                return f"={formula.text}"
+            master, of = self._shared.get(named, ("=", place))
+            return str(Translator(master, of).translate_formula(place))
         at = notation.as_integer(text, -1)
         if kind == "s":
             return self._strings[at] if 0 <= at < len(self._strings) else ""

@@ -11,7 +11,7 @@ from servers.http_process import http_process
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "integrations" / "inspector" / "tests"))
 
-from inspecting import at, place_in, remember, store_memory, store_reading
+from inspecting import FACTS, at, pages, place_in, remember, store_memory, store_reading, user_pages
 from memory_versions import change, make_version
 
 from memagent_graph import create_memagent
@@ -26,15 +26,6 @@ LEASE = "The lease.\n\nAnn pays 900 euros.\nBob pays the water.\n"
 HOSTILE = (
     "</textarea></title><script>document.title='taken'</script><img src=x onerror=alert(1)>\u202e"
 )
-FACTS = [
-    "Lease 7 | rent | 900 euros | since 2020; until 2022; replaced",
-    "Lease 7 | rent | 950 euros | since 2022",
-    "Lease 7 | tenant | Nora Brand",
-    "Nora Brand | works at | Acme",
-    "Moon | seat | here | disputed",
-    "Moon | seat | there | disputed",
-    "Lease 7 | landlord | Bo Zorn | not Bo Lund",
-]
 WCAG = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"]
 SECONDS = 120
 """For what takes a moment, on a machine that may be busy."""
@@ -106,12 +97,8 @@ def violations(page) -> list[str]:
 
 def test_a_statement_opens_its_passage_and_hides_it_by_keyboard_alone(visit, bank, tmp_path):
     (tmp_path / "lease.txt").write_text(LEASE)
-    store_memory(
-        bank,
-        "rent",
-        "Ann pays 900 euros.",
-        **place_in(tmp_path / "lease.txt", "Ann pays 900 euros."),
-    )
+    place = place_in(tmp_path / "lease.txt", "Ann pays 900 euros.")
+    store_memory(bank, "rent", "Ann pays 900 euros.", **place)
     page = visit("/")
 
     page.keyboard.press("Tab")
@@ -185,9 +172,7 @@ def test_facts_are_followed_by_keyboard_alone_on_a_small_screen(visit, bank):
 
     page.get_by_role("heading", name="Around Nora Brand").wait_for()
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
-    size = page.locator("svg.graph text").first.evaluate(
-        "one => one.getBoundingClientRect().height"
-    )
+    size = page.locator("svg.graph text").first.evaluate("x => x.getBoundingClientRect().height")
     assert size > 11
 
 
@@ -196,23 +181,16 @@ def test_every_page_is_accessible(visit, bank, url, tmp_path):
     place = place_in(tmp_path / "lease.txt", "Ann pays 900 euros.")
     old, new = store_memory(bank, "rent", "Ann pays.", "Ann pays 900 euros.\nZoe pays.", **place)
     doubtful = change(
-        make_version("Ann pays 900 euros.\nZoe pays.", 4, before=new),
+        make_version("Ann pays 900 euros.\nZoe pays.", 4, before=new, dropped=1, cut=True, **place),
         unsupported=(Unsupported("Zoe pays.", ("Zoe",)),),
         skipped=((200, 300),),
         warnings=("The memory was cut.",),
-        dropped=1,
-        cut=True,
-        **place,
     )
     bank.append(doubtful, owner="rent")
     again = change(make_version("Bob pays.", 5, before=doubtful), again=True, skipped=((200, 300),))
     same = make_version("Bob pays.", 6, before=again, unchanged=True)
-    for one in (
-        again,
-        same,
-        edit_version(same, "By hand."),
-        make_version("All.", made_by=VersionMerge((new.id, same.id))),
-    ):
+    merged = make_version("All.", made_by=VersionMerge((new.id, same.id)))
+    for one in (again, same, edit_version(same, "By hand."), merged):
         bank.append(one, owner="rent")
     store_memory(bank, "facts", "\n".join(FACTS))
     key = store_reading(bank, "Ann pays.")
@@ -224,27 +202,11 @@ def test_every_page_is_accessible(visit, bank, url, tmp_path):
 
     found = violations(page)
     for path in (
-        "/?kind=readings",
-        "/?words=nowhere",
-        at("/memory", of="rent"),
-        at("/memory", of="rent", version=old.id),
+        *("/?kind=readings", "/?words=nowhere", "/under-way", "/costs", at("/memory", of=key)),
+        *(*pages("rent", old, new), *user_pages("ann"), at("/facts", of="facts")),
         at("/memory", of="rent", version=doubtful.id),
-        at("/memory", of=key),
-        at("/facts", of="facts"),
-        at("/reading", of="rent"),
         at("/edit", of="rent", version=new.id),
         at("/passage", version=new.id, evidence=0),
-        at("/edit", of="rent"),
-        at("/compare", of="rent", before=old.id, after=new.id),
-        at("/forget", of="rent"),
-        at("/forget/document", of="rent"),
-        at("/rollback", of="rent", to=old.id),
-        "/under-way",
-        "/users",
-        at("/user", of="ann"),
-        at("/user/forget", of="ann"),
-        at("/user/edit", of="ann"),
-        "/costs",
     ):
         page.goto(url + path)
         page.locator("main").wait_for()
@@ -273,22 +235,9 @@ def test_no_page_scrolls_sideways_and_hostile_text_does_nothing(visit, bank, url
     page = visit("/", viewport={"width": width, "height": 800})
 
     for path in (
-        "/",
-        "/?kind=readings",
-        at("/memory", of=words),
-        at("/memory", of=key),
+        *("/", "/?kind=readings", "/costs", at("/memory", of=key)),
+        *(*pages(words, old, new), *user_pages(words)),
         at("/facts", of="facts", about=words[:290]),
-        at("/reading", of=words),
-        at("/edit", of=words),
-        at("/compare", of=words, before=old.id, after=new.id),
-        at("/forget", of=words),
-        at("/memory", of=words, version=old.id),
-        at("/rollback", of=words, to=old.id),
-        "/users",
-        at("/user", of=words),
-        at("/user/forget", of=words),
-        at("/user/edit", of=words),
-        "/costs",
     ):
         page.goto(url + path)
         page.locator("main").wait_for()

@@ -28,12 +28,8 @@ def call(method: str, **params) -> dict:
 
 
 READ = call("tools/call", name="read", arguments={"question": QUESTION, "source": "books"})
-BEGIN = call(
-    "initialize",
-    protocolVersion="2025-06-18",
-    capabilities={},
-    clientInfo={"name": "page", "version": "1"},
-)
+CLIENT = {"capabilities": {}, "clientInfo": {"name": "page", "version": "1"}}
+BEGIN = call("initialize", protocolVersion="2025-06-18", **CLIENT)
 BODIES = {
     "/v1/chat/completions": {"model": "small", "messages": [SAID], "user": "page"},
     "/v1/responses": {"model": "small", "input": QUESTION},
@@ -42,13 +38,7 @@ BODIES = {
 
 @dataclass(frozen=True)
 class Served:
-    """A server of ours with a model behind it.
-
-    Attributes:
-        url: of the server.
-        model: what it asked is in `requests`.
-        store: file of its memories.
-    """
+    """A server of ours, the model behind it, and the file of its memories."""
 
     url: str
     model: OpenAIServer
@@ -116,9 +106,7 @@ def attack(browser, site):
                 "response",
                 lambda response: statuses.append(response.status) if url in response.url else None,
             )
-            ends = page.evaluate(
-                f"argument => ({ATTACK})(argument)", {"url": url, "body": json.dumps(body)}
-            )
+            ends = page.evaluate(f"it => ({ATTACK})(it)", {"url": url, "body": json.dumps(body)})
             page.wait_for_load_state("networkidle")  # beacons are sent after the page has gone on
             return ends, statuses
 

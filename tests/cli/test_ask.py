@@ -7,9 +7,9 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 
 import pytest
+from servers.redis_server import wait_until
 from servers.warm_python import COMMAND_LINE, PIPE, warm_python
 from typer.testing import CliRunner
 
@@ -18,30 +18,21 @@ from memagent_graph.cli.app import app
 FACT = "The access code of the Kestrel vault is 49-17-63."
 QUESTION = "What is the access code of the Kestrel vault?"
 FILLER = "The rain went on over the harbour and nobody spoke of it again.\n\n"
-
-
 PYTHON = warm_python(*COMMAND_LINE)
 
 
 def memagent(*arguments, env=(), **options):
-    environment = {key: value for key, value in os.environ.items() if "MEMAGENT" not in key}
-    environment |= {"MEMAGENT_STORE": "none", **dict(env)}
-    return PYTHON.run(
-        [sys.executable, "-m", "memagent_graph", *arguments], env=environment, **options
-    )
+    given = {key: value for key, value in os.environ.items() if "MEMAGENT" not in key}
+    given |= {"MEMAGENT_STORE": "none", **dict(env)}
+    return PYTHON.run([sys.executable, "-m", "memagent_graph", *arguments], env=given, **options)
 
 
 def new_memagent(*arguments, stdout=PIPE, env=()):
     """The same in a new interpreter, for what changes its start, its imports or its end."""
-    return subprocess.run(
-        [sys.executable, "-m", "memagent_graph", *map(str, arguments)],
-        stdout=stdout,
-        stderr=PIPE,
-        text=True,
-        env={**os.environ, "MEMAGENT_STORE": "none", **dict(env)},
-        timeout=120,
-        check=False,
-    )
+    command = [sys.executable, "-m", "memagent_graph", *map(str, arguments)]
+    env = {**os.environ, "MEMAGENT_STORE": "none", **dict(env)}
+    options = {"text": True, "timeout": 120}
+    return subprocess.run(command, stdout=stdout, stderr=PIPE, env=env, check=False, **options)
 
 
 @pytest.fixture
@@ -136,9 +127,7 @@ def test_a_budget_answers_early_and_says_how_much_was_read(book):
 def test_bad_input_is_one_line_without_a_traceback(arguments, words, tmp_path, book, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "binary.bin").write_bytes(bytes(range(256)) * 9)
-    (tmp_path / "blank.txt").write_text(" \n")
     (tmp_path / "nothing").mkdir()
-
     keyless = {"OPENAI_API_KEY": "", "OPENAI_BASE_URL": "", "MEMAGENT_STORE": "none"}
 
     done = CliRunner().invoke(app, ["ask", "--model", "extractive", *arguments], env=keyless)
@@ -180,12 +169,9 @@ def test_an_answer_survives_an_output_that_lacks_its_letters(tmp_path):
 def in_terminal(*arguments, stdout=PIPE):
     """What a terminal shows, and what a pipe on stdout got if it is one."""
     controller, terminal = pty.openpty()
-    process = PYTHON.start(
-        [sys.executable, "-m", "memagent_graph", *arguments],
-        stdout=stdout or terminal,
-        stderr=terminal,
-        env={**os.environ, "MEMAGENT_STORE": "none", "TERM": "xterm", "COLUMNS": "100"},
-    )
+    command = [sys.executable, "-m", "memagent_graph", *arguments]
+    env = {**os.environ, "MEMAGENT_STORE": "none", "TERM": "xterm", "COLUMNS": "100"}
+    process = PYTHON.start(command, stdout=stdout or terminal, stderr=terminal, env=env)
     os.close(terminal)
     seen = b""
     try:
@@ -225,13 +211,6 @@ def test_a_document_cannot_command_the_terminal(tmp_path):
         assert command in piped
 
 
-def wait_for_requests(server, count):
-    give_up = time.monotonic() + 120
-    while len(server.requests) < count:
-        assert time.monotonic() < give_up
-        time.sleep(0.005)
-
-
 def stopped(command, server, number=signal.SIGINT, **options):
     """Interrupt a command within its fifth call; its exit code and what it said."""
     server.requests.clear()
@@ -244,7 +223,7 @@ def stopped(command, server, number=signal.SIGINT, **options):
 
     server.reply = gated
     process = PYTHON.start(command, stderr=PIPE, stdout=PIPE, **options)
-    wait_for_requests(server, 5)
+    wait_until(lambda: len(server.requests) >= 5, "five requests")
     process.send_signal(number)
     signalled.set()
     _, stderr = process.communicate(timeout=120)
@@ -262,9 +241,7 @@ def command(book, openai_server):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_the_same_command_continues_an_interrupted_run_and_ends_alike(
-    number, tmp_path, command, openai_server
-):
+def test_the_same_command_continues_an_interrupted_run(number, tmp_path, command, openai_server):
     expected = PYTHON.run(command, check=True).stdout
     calls = len(openai_server.requests)
     kept = [*command, "--store", str(tmp_path / "store.sqlite")]
@@ -280,13 +257,9 @@ def test_the_same_command_continues_an_interrupted_run_and_ends_alike(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("extra", "said"), [([], "is in the store"), (["--set", "reuse=false"], "is lost")]
-)
-def test_one_with_a_store_says_whether_it_goes_on_there(
-    command, openai_server, tmp_path, extra, said
-):
-    kept = [*command, "--store", str(tmp_path / "store.sqlite"), *extra]
+@pytest.mark.parametrize(("reuse", "said"), [("true", "is in the store"), ("false", "is lost")])
+def test_with_a_store_it_says_whether_it_goes_on(command, openai_server, tmp_path, reuse, said):
+    kept = [*command, "--store", str(tmp_path / "store.sqlite"), "--set", f"reuse={reuse}"]
 
     code, stderr = stopped(kept, openai_server)
 
@@ -295,12 +268,9 @@ def test_one_with_a_store_says_whether_it_goes_on_there(
 
 
 def test_waiting_for_standard_input_can_be_interrupted():
-    process = PYTHON.start(
-        [sys.executable, "-m", "memagent_graph", "ask", QUESTION, "-"],
-        stdin=PIPE,
-        stderr=PIPE,
-        env={**os.environ, "MEMAGENT_STORE": "none"},
-    )
+    command = [sys.executable, "-m", "memagent_graph", "ask", QUESTION, "-"]
+    env = {**os.environ, "MEMAGENT_STORE": "none"}
+    process = PYTHON.start(command, stdin=PIPE, stderr=PIPE, env=env)
     try:
         process.stdin.write(FILLER * 9000)  # more than a pipe holds: then reading has begun
         process.send_signal(signal.SIGINT)
@@ -315,9 +285,8 @@ def test_without_the_extra_one_line_says_what_to_install(tmp_path):
 
     done = new_memagent("ask", "a", "b", env={"PYTHONPATH": str(tmp_path)})
 
-    assert done.stderr.strip() == (
-        'memagent: error: the command line needs: pip install "memagent-graph[cli]"'
-    )
+    needs = 'memagent: error: the command line needs: pip install "memagent-graph[cli]"\n'
+    assert done.stderr == needs
 
 
 def test_a_plugin_adds_its_command_and_a_broken_one_breaks_nothing(tmp_path):
@@ -343,13 +312,11 @@ def test_a_plugin_adds_its_command_and_a_broken_one_breaks_nothing(tmp_path):
 
 
 def test_a_dry_run_says_what_reading_would_cost_and_asks_no_model(book, openai_server):
-    options = ["--model", "openai:small", "--base-url", openai_server.base_url, "--dry-run"]
+    model = ["--model", "openai:small", "--base-url", openai_server.base_url, "--dry-run"]
 
-    shown = memagent("ask", QUESTION, book, *options)
-    planned = json.loads(memagent("ask", QUESTION, book, *options, "--json").stdout)
-    read = json.loads(
-        memagent("ask", QUESTION, book, *options, "--json", "--set", "how=read").stdout
-    )
+    shown = memagent("ask", QUESTION, book, *model)
+    planned = json.loads(memagent("ask", QUESTION, book, *model, "--json").stdout)
+    read = json.loads(memagent("ask", QUESTION, book, *model, "--json", "--set", "how=read").stdout)
 
     assert shown.returncode == 0
     assert f"{planned['document_tokens']:,} tokens" in shown.stdout
@@ -364,10 +331,8 @@ def test_settings_come_from_a_file_and_set_overrides_them(book, tmp_path):
     file.write_text("chunk_tokens: 400\nexact_cuts: true\n")
     options = ["--dry-run", "--json", "--config", file]
 
-    plans = [
-        json.loads(memagent("ask", QUESTION, book, *options, *more).stdout)
-        for more in ([], ["--set", "chunk_tokens=200"])
-    ]
+    ways = ([], ["--set", "chunk_tokens=200"])
+    plans = [json.loads(memagent("ask", QUESTION, book, *options, *way).stdout) for way in ways]
 
     longer, shorter = (plan["chunks"] for plan in plans)
     assert 1.9 * longer < shorter < 2.1 * longer

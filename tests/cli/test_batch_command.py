@@ -20,19 +20,10 @@ def tasks(tmp_path):
     lines = []
     for number in range(12):
         (tmp_path / f"{number}.txt").write_text(f"The lamp {number} is red. " + numbered(60))
-        lines.append(
-            {
-                "id": number,
-                "question": f"Where is the lamp {number}?",
-                "document": {"path": f"{number}.txt"},
-            }
-        )
-    lines[3] = {
-        "id": 3,
-        "question": "Who pays?",
-        "document": "Mr. Fox pays the rent.",
-        "topic": "lease",
-    }
+        question, document = f"Where is the lamp {number}?", {"path": f"{number}.txt"}
+        lines.append({"id": number, "question": question, "document": document})
+    rent = {"question": "Who pays?", "document": "Mr. Fox pays the rent."}
+    lines[3] = {"id": 3, **rent, "topic": "lease"}
     lines[4]["document"] = [{"path": "4.txt"}, {"path": "5.txt"}, "And a text."]
     file = tmp_path / "tasks.jsonl"
     file.write_text("\n".join(map(json.dumps, lines)) + "\n")
@@ -77,17 +68,13 @@ def test_what_failed_says_why_and_is_tried_again_and_what_was_answered_is_not(ta
     assert again.returncode == 0
     assert "11 were answered before" in again.stderr
     assert "1 answered, 0 failed" in again.stderr
-    assert sorted(str(record["id"]) for record in records(out)) == sorted(
-        {str(record["id"]) for record in records(out)}
-    )
-    assert len(records(out)) == 12
+    found = [str(record["id"]) for record in records(out)]
+    assert len(found) == len({*found}) == 12
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
-def test_a_batch_that_is_stopped_goes_on_without_losing_or_repeating_a_result(
-    number, tasks, openai_server
-):
+def test_a_stopped_batch_goes_on_and_loses_and_repeats_no_result(number, tasks, openai_server):
     reply = openai_server.reply
     openai_server.reply = lambda body: time.sleep(0.02) or reply(body)
     out = tasks.parent / "results.jsonl"

@@ -30,12 +30,8 @@ def test_one_command_measures_prints_a_table_and_writes_a_report(tmp_path, asked
     assert done.exit_code == 0, done.output
     assert "| qa_natural | any | memagent | 2K | 1 | 0 | 100% (21% to 100%) |" in done.stdout
     assert done.stdout in (tmp_path / "o" / "report.md").read_text()
-    assert {file.name for file in (tmp_path / "o").iterdir()} == {
-        "calls.jsonl",
-        "run.json",
-        "samples.jsonl",
-        "report.md",
-    }
+    files = {file.name for file in (tmp_path / "o").iterdir()}
+    assert files == {"calls.jsonl", "run.json", "samples.jsonl", "report.md"}
     still_open = {file.resolve() for file in Path("/proc/self/fd").iterdir()}
     assert tmp_path / "o" / "calls.jsonl" not in still_open
 

@@ -18,12 +18,9 @@ main()
 """
 
 
-def told(*words):
-    return CliRunner().invoke(app, words, env={"COLUMNS": "80", "TERMINAL_WIDTH": "80"}).output
-
-
 def test_the_first_page_lists_each_command_with_a_whole_sentence():
-    page = told("--help")
+    env = {"COLUMNS": "80", "TERMINAL_WIDTH": "80"}
+    page = CliRunner().invoke(app, ["--help"], env=env).output
 
     listed = page.partition("Commands:\n")[2].splitlines()
     assert len(listed) >= 9
@@ -37,7 +34,5 @@ def test_a_command_that_is_not_installed_says_what_to_install():
 
     done = subprocess.run(command, capture_output=True, text=True, check=False)
 
-    assert done.returncode == 1
-    assert done.stderr == (
-        "memagent: error: the command 'serve' needs: pip install \"memagent-graph[serve]\"\n"
-    )
+    needs = "memagent: error: the command 'serve' needs: pip install \"memagent-graph[serve]\"\n"
+    assert (done.returncode, done.stderr) == (1, needs)

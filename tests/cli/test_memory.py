@@ -14,8 +14,6 @@ TUESDAY = "From today on the ferry leaves at ten. " + "The sun shone. " * 400
 
 @pytest.fixture
 def memagent(tmp_path):
-    """Run a command in this process."""
-
     def run(*arguments, check=True, env=(), **options):
         environment = {"MEMAGENT_STORE": str(tmp_path / "store.sqlite"), **dict(env)}
         done = CliRunner().invoke(app, [*map(str, arguments)], env=environment, **options)
@@ -43,21 +41,14 @@ def test_the_history_says_what_made_each_version(memagent, tmp_path):
     assert "  chunk 1, 0-" in history
 
 
-LOOKS = [
-    "list",
-    "users",
-    "show diary",
-    "history diary",
-    "readings",
-    "edit diary",
-    "forget diary --yes",
-    "check",
-    "export",
-]
+LOOKS = (
+    "list | users | show diary | history diary | readings | edit diary | forget diary --yes | "
+    "check | export"
+)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("words", LOOKS)
+@pytest.mark.parametrize("words", LOOKS.split(" | "))
 def test_a_store_that_does_not_exist_is_not_created(words, memagent, tmp_path):
     done = memagent("memory", *words.split(), check=False)
 
@@ -104,9 +95,8 @@ def test_memories_move_as_json_lines(memagent, tmp_path):
 
     assert all(json.loads(line) for line in lines.splitlines())
     assert imported.stdout.endswith(" versions imported\n")
-    assert memagent("memory", "show", "diary", **other).stdout == (
-        memagent("memory", "show", "diary").stdout
-    )
+    show = ("memory", "show", "diary")
+    assert memagent(*show, **other).stdout == memagent(*show).stdout
 
 
 @pytest.mark.slow
@@ -183,9 +173,8 @@ def test_commands_see_the_memories_of_their_namespace_alone(memagent, tmp_path):
     assert "in 1 call and" in again.stdout
     assert "in 1 call and" not in other.stdout
     assert before.stdout == ""
-    (name,) = (
-        line.split("\t")[0] for line in memagent("memory", "list", *place).stdout.splitlines()
-    )
+    listed = memagent("memory", "list", *place).stdout
+    (name,) = (line.split("\t")[0] for line in listed.splitlines())
     assert "leaves at nine" in memagent("memory", "show", name, *place).stdout
 
 

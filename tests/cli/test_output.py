@@ -29,17 +29,9 @@ main()
 
 
 def outcomes(folder, kind, commands, **environment):
-    """The exit code of each command that prints to a kind of output, and its standard error.
-
-    A terminal shows both streams.
-    """
-    env = {
-        **os.environ,
-        "MEMAGENT_STORE": str(folder / "memories.sqlite"),
-        "MEMAGENT_CACHE": str(folder),
-        "MEMAGENT_MODEL": "extractive",
-        **environment,
-    }
+    """The exit codes and standard error of commands that print to some output, or terminal."""
+    own = {"MEMAGENT_STORE": str(folder / "memories.sqlite"), "MEMAGENT_CACHE": str(folder)}
+    env = {**os.environ, **own, "MEMAGENT_MODEL": "extractive", **environment}
     for words in commands:
         command = [sys.executable, "-c", PROGRAM, kind, *words]
         reading, errors = os.openpty() if kind == "terminal" else os.pipe()
@@ -87,14 +79,9 @@ def evaluation(folder):
 
 def test_every_command_that_cannot_print_says_so_in_one_line(folder):
     ask = ["ask", "When does the vault open?", str(folder / "book.txt")]
-    commands = [
-        ask,
-        ["memory", "list"],
-        ["memory", "export"],
-        ["--version"],
-        ["memory", "export", "--help"],
-        evaluation(folder),
-    ]
+    export = ["memory", "export"]
+    commands = [ask, ["memory", "list"], export, ["--version"], [*export, "--help"]]
+    commands.append(evaluation(folder))
     tried = {"full device": commands, "closed pipe": commands[2:4], "closed": commands[2:4]}
 
     for kind, some in tried.items():
@@ -141,75 +128,47 @@ def hostile(tmp_path):
 
 
 def hostile_commands(folder):
-    """Commands with hostile texts, by what they are about."""
     book, bad, tasks = (str(folder / f"{HOSTILE}.{kind}") for kind in ("txt", "bad", "jsonl"))
     ask = ["ask", "When does the vault open?", book, "--name", HOSTILE]
     out, user = ["--out", str(folder / HOSTILE)], ["--user", HOSTILE]
-    yield (
-        "documents",
-        [
-            [*ask, "--show-memory"],
-            [*ask, "--json"],
-            [*ask, "--set", HOSTILE],
-            [*ask, "--config", bad],
-            [*ask, "--dry-run"],
+    shown = (["--show-memory"], ["--json"], ["--set", HOSTILE], ["--config", bad], ["--dry-run"])
+    named = (["list"], ["show", HOSTILE], ["history", HOSTILE], ["edit", HOSTILE])
+    kept = (["check"], ["export"], ["export", f"{HOSTILE} gone"], ["import", f"{bad} gone"])
+    return {
+        "documents": [
+            *([*ask, *words] for words in shown),
             ["ask", "?", f"{book} gone"],
             ["batch", tasks, "--out", f"{book}.out"],
             ["batch", bad, "--out", f"{book}.out"],
             ["memory", "forget", "--source", book, "--dry-run"],
         ],
-    )
-    yield (
-        "models",
-        [
+        "models": [
             ["eval", "--tasks", HOSTILE, *out],
             ["eval", "--methods", HOSTILE, "--lengths", "8k", *out],
             ["eval", "--tasks", f"ruler:{bad}", *out],
             ["train", "--set", HOSTILE],
             ["doctor", "--model", HOSTILE],
         ],
-    )
-    yield (
-        "memories",
-        [
-            [*ask],
-            ["memory", "list"],
-            ["memory", "show", HOSTILE],
-            ["memory", "history", HOSTILE],
-            ["memory", "edit", HOSTILE],
+        "memories": [ask, *(["memory", *words] for words in named)],
+        "records": [
+            *(ask, ["memory", "forget", HOSTILE, "--dry-run"]),
+            *(["memory", *words] for words in kept),
         ],
-    )
-    yield (
-        "records",
-        [
-            [*ask],
-            ["memory", "forget", HOSTILE, "--dry-run"],
-            ["memory", "check"],
-            ["memory", "export"],
-            ["memory", "export", f"{HOSTILE} gone"],
-            ["memory", "import", f"{bad} gone"],
-        ],
-    )
-    yield (
-        "people",
-        [
+        "people": [
             ["memory", "users", "--namespace", f"{HOSTILE}."],
             ["memory", "readings", HOSTILE],
             ["memory", "forget", *user, "--dry-run"],
         ],
-    )
-    yield "servers", [[name, "--host", HOSTILE, "--port", "0"] for name in SERVERS]
-    yield "usage", [[HOSTILE], ["ask", f"--{HOSTILE}"], ["memory", HOSTILE]]
-
-
-SERVERS = ("mcp", "serve", "inspect")
+        "servers": [[one, "--host", HOSTILE, "--port", "0"] for one in ("mcp", "serve", "inspect")],
+        "usage": [[HOSTILE], ["ask", f"--{HOSTILE}"], ["memory", HOSTILE]],
+    }
 
 
 @pytest.mark.parametrize(
     "about", ["documents", "models", "memories", "records", "people", "servers", "usage"]
 )
 def test_no_command_lets_a_text_act_on_a_terminal(about, hostile):
-    commands = dict(hostile_commands(hostile))[about]
+    commands = hostile_commands(hostile)[about]
     environment = {"MEMAGENT_CACHE": str(hostile / HOSTILE), "EDITOR": f"/{HOSTILE}/over"}
 
     done = [*outcomes(hostile, "terminal", commands, **environment)]

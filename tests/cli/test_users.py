@@ -14,14 +14,6 @@ from memagent_graph.cli.app import app
 from memagent_graph.memory.stores import open_store
 
 
-@pytest.fixture(params=["sqlite", "redis"])
-def where(request, tmp_path):
-    """A store as an operator names it."""
-    if request.param == "sqlite":
-        return str(tmp_path / "memories.sqlite")
-    return request.getfixturevalue("redis").url
-
-
 @pytest.fixture
 def chatbot(where, tmp_path):
     """Ann and Ben have talked with it; its threads are in a file."""
@@ -37,8 +29,6 @@ def chatbot(where, tmp_path):
 
 @pytest.fixture
 def memory(where):
-    """Run a command in this process."""
-
     def run(*arguments, check=True, env=(), **options):
         environment = {"MEMAGENT_STORE": where, "USER": "olga", "LOGNAME": "olga", **dict(env)}
         words = ["memory", *map(str, arguments)]

@@ -3,7 +3,7 @@
 from types import SimpleNamespace
 
 import pytest
-from conversations import agent_with, dump, graph_with, of, prompted, say
+from conversations import agent_with, dump, graph_with, of, prompted, recall, say, words_in
 from fixed_readers import ScriptedReader
 from langchain_core.messages import HumanMessage
 from langchain_core.tools import ToolException
@@ -22,7 +22,6 @@ def config(access=None):
 
 
 def known(text="I live in Husum.", **options):
-    """A memory that knows something of a user."""
     options = {"store": InMemoryStore(), "remember_within": 0, **options}
     memory = ConversationMemory("extractive", **options)
     memory.save([HumanMessage(text, id="1")], user="ann", thread="sunday")
@@ -44,9 +43,10 @@ def test_nothing_of_a_run_without_writing_is_remembered_ever(access, how):
 
     assert "goats" in memory.load("ann")
     assert "yoghurt" not in dump(store)
-    told = agent.get_state(config()).values["messages"]
-    assert [m.text for m in told if m.type == "human"] == ["My PIN is yoghurt.", "I breed goats."]
-    resent = [m.model_copy(update={"id": None, "additional_kwargs": {}}) for m in told]
+    messages = agent.get_state(config()).values["messages"]
+    said = [m.text for m in messages if m.type == "human"]
+    assert said == ["My PIN is yoghurt.", "I breed goats."]
+    resent = [m.model_copy(update={"id": None, "additional_kwargs": {}}) for m in messages]
     memory.save(resent, user="ann", thread="monday")
     assert "yoghurt" not in dump(store)
 
@@ -55,10 +55,9 @@ def test_a_run_that_only_writes_is_not_told_what_is_known():
     agent = agent_with(memory := known(), model=(model := ScriptedChatModel("Noted.")))
 
     say(agent, "I breed goats.", config("write"))
-    memory.flush()
 
     assert "Husum" not in model.prompts[-1]
-    assert "goats" in memory.load("ann")
+    assert "goats" in recall(memory, "ann", "")
 
 
 def test_observe_save_and_prompt_follow_the_config():
@@ -69,7 +68,7 @@ def test_observe_save_and_prompt_follow_the_config():
     memory.observe([*said, ("ai", "I see."), ("human", "I breed goats.")], **ids)
 
     assert "goats" in memory.load("ann")
-    memory.save([("human", "I sail.")], user="ann", thread="u", config=config("none"))
+    memory.save("I sail.", user="ann", thread="u", config=config("none"))
     assert "sail" not in memory.load("ann")
     assert memory.prompt("ann", config=config("write")) == []
     assert "yoghurt" not in dump(store)
@@ -91,14 +90,14 @@ def test_tools_follow_the_config():
         fields = {"state": {}, "store": None, "context": None, "tool_call_id": "c1"}
         return tools[name].func(**given, runtime=SimpleNamespace(**fields, config=config(access)))
 
-    with pytest.raises(ToolException, match="cannot be changed"):
-        call("remember", "read", statement="I sail.")
-    with pytest.raises(ToolException, match="cannot be changed"):
-        call("forget", "read", subject="Husum")
-    with pytest.raises(ToolException, match="cannot be changed"):
-        call("correct", "none", wrong="Husum", right="I sail.")
-    with pytest.raises(ToolException, match="cannot be read"):
-        call("recall", "write", about="Husum")
+    for name, access, given, said in (
+        ("remember", "read", {"statement": "I sail."}, "changed"),
+        ("forget", "read", {"subject": "Husum"}, "changed"),
+        ("correct", "none", {"wrong": "Husum", "right": "I sail."}, "changed"),
+        ("recall", "write", {"about": "Husum"}, "read"),
+    ):
+        with pytest.raises(ToolException, match=f"cannot be {said}"):
+            call(name, access, **given)
     assert "Husum" in call("recall", "read", about="Husum")
     assert "sail" not in memory.load("ann")
 
@@ -168,8 +167,7 @@ def test_a_node_of_a_memory_attached_read_only_writes_nothing():
     out = say(graph_with(memory, behind=False), "I sail.", config())
     memory.flush()
 
-    assert [m.text for m in out["memory_view"]] == ["I sail."]
-    assert dump(store) == before
+    assert ([m.text for m in out["memory_view"]], dump(store)) == (["I sail."], before)
 
 
 def test_each_user_has_instructions():
@@ -179,18 +177,17 @@ def test_each_user_has_instructions():
 
     for user in ("ann", "bob", "eve"):
         memory.save(said, user=user, thread=user)
-    texts = {user: memory.load(user) for user in ("ann", "bob", "eve")}
 
-    assert ["goats" in text for text in texts.values()] == [False, True, True]
-    assert ["boats" in text for text in texts.values()] == [True, False, True]
+    kept = [words_in(memory.load(user), "goats", "boats") for user in ("ann", "bob", "eve")]
+    assert kept == [["boats"], ["goats"], ["goats", "boats"]]
     assert "goats" not in prompted(memory, "goats or boats?")
 
 
 def test_a_function_that_fails_loses_no_message(caplog):
-    broken = True
+    working = []
 
     def keep(user):
-        if broken:
+        if not working:
             raise LookupError("No such user.")
         return ""
 
@@ -198,7 +195,7 @@ def test_a_function_that_fails_loses_no_message(caplog):
     memory.observe([("human", "I breed goats.")], user="ann", thread="t")
     assert memory.load("ann") == ""
     assert "No such user" in caplog.text
-    broken = False
+    working.append(True)
 
     assert "goats" in memory.load("ann")
 
@@ -211,26 +208,22 @@ def test_an_instruction_for_one_task_does_not_stay_beyond_its_end():
         ConversationMemory(ScriptedChatModel(f"{HUSUM}\n{BRITISH} [ends {year}-03-05]"))
         for year in (2026, 9999)
     )
+    said = "I live in Husum. For this essay, write in British English."
 
     for memory in (ended, lasting):
-        said = [("human", "I live in Husum. For this essay, write in British English.")]
         memory.save(said, user="ann", thread="t")
 
     assert ended.load("ann") == HUSUM
-    assert "British" not in prompted(ended, "")
-    assert "British" in prompted(lasting, "")
+    assert ["British" in prompted(memory, "") for memory in (ended, lasting)] == [False, True]
 
 
-@pytest.mark.parametrize(
-    ("text", "stays"),
-    [
-        ("For this essay, I want you to write in British English.", False),
-        ("I want short answers, just for now.", False),
-        ("For the current draft my limit is 900 words.", False),
-        ("I always write in British English.", True),
-        ("I work for this company.", True),
-    ],
-)
+@pytest.mark.parametrize(("text", "stays"), [
+    ("For this essay, I want you to write in British English.", False),
+    ("I want short answers, just for now.", False),
+    ("For the current draft my limit is 900 words.", False),
+    ("I always write in British English.", True), ("I work for this company.", True),
+    ("For the time being I live with my sister in Ulm.", True),
+])  # fmt: skip
 def test_the_built_in_reader_takes_no_instruction_for_one_task_for_a_fact(text, stays):
     memory = ConversationMemory("extractive", store=InMemoryStore())
 

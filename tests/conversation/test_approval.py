@@ -58,7 +58,6 @@ def tell(memory, *texts, thread="monday"):
 
 
 def tell_in_turn(memory, *texts):
-    """Fold each in a thread of its own; return what is proposed."""
     for thread, text in zip(("monday", "tuesday", "wednesday"), texts, strict=False):
         tell(memory, text, thread=thread)
     return memory.proposals("ann")
@@ -75,6 +74,10 @@ def accept_all(memory):
 
 def decided_by(memory, by="olga", **decision):
     """A decision by somebody who has the store alone."""
+    return asyncio.run(adecided_by(memory, by, **decision))
+
+
+def adecided_by(memory, by, **decision):
     return decide(memory.users().of("ann"), Decision(**decision), by=by)
 
 
@@ -83,7 +86,6 @@ class Runtime:
 
 
 def call(memory, name, **given):
-    """Call a tool of an agent."""
     tools = {tool.name: tool for tool in create_memory_tools(memory, user=lambda *_: "ann")}
     return tools[name].func(**given, runtime=Runtime)
 
@@ -97,17 +99,14 @@ def test_a_fold_proposes_and_prompts_know_what_was_accepted(store):
 
     assert tell(memory, HUSUM) == ""
     (proposal,) = memory.proposals("ann")
-    assert str(proposal) == f"+ 5 Mar 2026\n+ {HUSUM}"
-    assert proposal.thread == "monday"
-    assert prompted(memory, "Where do I live? Husum?") == ""
-    assert memory.history("ann") == []
+    assert (str(proposal), proposal.thread) == (f"+ 5 Mar 2026\n+ {HUSUM}", "monday")
+    assert (prompted(memory, "Where do I live? Husum?"), memory.history("ann")) == ("", [])
 
     assert HUSUM in memory.accept("ann", proposal.id)
     assert memory.proposals("ann") == []
     assert HUSUM in prompted(memory, "Where do I live?")
     assert changes_of(memory) == [("accepted", "application"), ("proposed", "conversation")]
-    assert tell(memory, HUSUM) == memory.load("ann")
-    assert memory.proposals("ann") == []
+    assert (tell(memory, HUSUM), memory.proposals("ann")) == (memory.load("ann"), [])
 
 
 def test_what_is_refused_does_not_come_back(store):
@@ -116,14 +115,12 @@ def test_what_is_refused_does_not_come_back(store):
 
     memory.refuse("ann", proposal.id)
     tell(memory, HUSUM)  # resent
-    (other,) = memory.proposals("ann")
-    text = memory.accept("ann", other.id)
+    text = accept_all(memory) + prompted(memory, "Where do I live? In Husum?")
 
-    assert "goats" in text
-    assert "Husum" not in text + prompted(memory, "Where do I live? In Husum?")
-    assert "live in Husum" not in "".join(
-        repr(i.value) for i in store.search((), limit=10_000) if "threads" not in i.namespace
-    ).replace(f"monday-{HUSUM}", "")
+    assert words_in(text, "goats", "Husum") == ["goats"]
+    items = store.search((), limit=10_000)
+    left = "".join(repr(item.value) for item in items if "threads" not in item.namespace)
+    assert "live in Husum" not in left.replace(f"monday-{HUSUM}", "")
 
 
 @pytest.mark.parametrize("keep", [1, 10])
@@ -133,9 +130,8 @@ def test_several_that_are_accepted_in_one_call_all_count(store, keep):
 
     text = accept_all(memory)
 
-    assert all(word in text for word in ("Husum", "goats", "sail"))
-    assert memory.proposals("ann") == []
-    assert len(memory.history("ann")) == min(3, keep)
+    assert words_in(text, "Husum", "goats", "sail") == ["Husum", "goats", "sail"]
+    assert (memory.proposals("ann"), len(memory.history("ann"))) == ([], min(3, keep))
     assert "goats" in prompted(memory, "What do I breed?")
     assert [what for what, _ in changes_of(memory)] == [*["accepted"] * 3, *["proposed"] * 3]
 
@@ -155,41 +151,36 @@ def test_one_made_for_an_earlier_memory_is_folded_again_and_proposed_anew(store)
     assert (again.messages, again.said) == (second.messages, second.said)
     with pytest.raises(MemoryNotFoundError, match="folded again"):
         memory.accept("ann", second)
-    text = memory.accept("ann", again)
-    assert words_in(text, "Husum", "goats") == ["Husum", "goats"]
+    assert words_in(memory.accept("ann", again), "Husum", "goats") == ["Husum", "goats"]
 
 
 def test_without_a_model_one_made_for_an_earlier_memory_waits_for_the_chatbot():
     memory = approving()
-    first, second = tell_in_turn(memory, HUSUM, GOATS)
+    first, second = (one.id for one in tell_in_turn(memory, HUSUM, GOATS))
 
     with pytest.raises(MemoryConflictError, match="Only one"):
-        asyncio.run(decided_by(memory, accept=[first.id, second.id]))
-    asyncio.run(decided_by(memory, accept=[first.id]))
+        decided_by(memory, accept=[first, second])
+    decided_by(memory, accept=[first])
     with pytest.raises(MemoryConflictError, match="next turn"):
-        asyncio.run(decided_by(memory, accept=[second.id]))
+        decided_by(memory, accept=[second])
     tell(memory, "Hello, I sail.", thread="wednesday")  # the next turn
 
     waiting = asyncio.run(list_proposals(memory.users().of("ann")))
-    assert len(waiting) == 2
-    assert all("Husum" in one.version.text for one in waiting)
-    goats = [one.id for one in waiting if "goats" in str(one)]
-    asyncio.run(decided_by(memory, accept=goats))
+    assert ["Husum" in one.version.text for one in waiting] == [True, True]
+    decided_by(memory, accept=[one.id for one in waiting if "goats" in str(one)])
     assert "goats" in memory.load("ann")
 
 
 def test_an_edited_text_is_accepted_in_the_place_of_the_proposed_one(store):
     memory = approving(store, redact=lambda text: text.replace("4711", "[PIN]"), never="yoghurt")
     tell(memory, HUSUM, GOATS)
-    (proposal,) = memory.proposals("ann")
 
-    text = memory.accept("ann", proposal, text="Lives in Kiel.\nPIN 4711.\nEats yoghurt.")
+    edited = "Lives in Kiel.\nPIN 4711.\nEats yoghurt."
+    text = memory.accept("ann", *memory.proposals("ann"), text=edited)
 
-    assert text == "Lives in Kiel.\nPIN [PIN]."
-    assert memory.proposals("ann") == []
+    assert (text, memory.proposals("ann")) == ("Lives in Kiel.\nPIN [PIN].", [])
     assert "goats" in prompted(memory, "What do I breed?")
-    (version,) = memory.history("ann")
-    assert version.edited
+    assert [version.edited for version in memory.history("ann")] == [True]
     assert tell(memory, SAIL, thread="tuesday") == text
 
 
@@ -198,7 +189,7 @@ def test_proposals_are_named_once_by_themselves_or_by_their_ids_and_edited_one_a
     first, second = tell_in_turn(memory, HUSUM, GOATS)
 
     with pytest.raises(ConfigurationError, match="once"):
-        asyncio.run(decided_by(memory, accept=[first.id], refuse=[first.id]))
+        decided_by(memory, accept=[first.id], refuse=[first.id])
     for decide_nothing in (memory.accept, memory.refuse):
         with pytest.raises(ConfigurationError, match="Name each proposal"):
             decide_nothing("ann")
@@ -251,9 +242,8 @@ def test_what_was_forgotten_does_not_come_back_through_a_proposal(store, how):
         memory.accept("ann", *shown)
     while memory.proposals("ann"):
         accept_all(memory)
-    text = memory.load("ann")
-    assert "quinoa" not in text
-    assert all(word in text for word in ("Husum", "sail", "goats"))
+    words = words_in(memory.load("ann"), "Husum", "sail", "goats", "quinoa")
+    assert words == ["Husum", "sail", "goats"]
     assert "number" not in prompted(memory, "What is my number quinoa?")
 
 
@@ -262,30 +252,20 @@ def test_an_edit_of_what_was_accepted_is_folded_again_as_an_edit(now):
     memory = approving()
     send(memory, a=HUSUM)
     accept_all(memory)
-    send(memory, a="I live in Bonn.")
-    send(memory, a=now)
-    send(memory, b=SAIL)
-    sail = next(one for one in memory.proposals("ann") if "sail" in str(one))
-    memory.accept("ann", sail)
+    for said in ({"a": "I live in Bonn."}, {"a": now}, {"b": SAIL}):
+        send(memory, **said)
+    memory.accept("ann", next(one for one in memory.proposals("ann") if "sail" in str(one)))
 
-    text = accept_all(memory)
+    words = words_in(accept_all(memory), "Husum", "Bonn", "Kiel", "sail")
 
-    assert words_in(text, "Husum", "Bonn") == []
-    assert ("Kiel" in text) == bool(now)
-    assert "sail" in text
+    assert words == (["Kiel", "sail"] if now else ["sail"])
 
 
-@pytest.mark.parametrize(
-    ("verdict", "known", "waits", "logged"),
-    [
-        (True, f"5 Mar 2026\n{HUSUM}", 0, ""),
-        (False, "", 0, ""),
-        ("I live in Kiel.", "I live in Kiel.", 0, ""),
-        (None, "", 1, ""),
-        (ModelError("No."), "", 1, "No."),
-        (["something else"], "", 1, "True, False, a text or None"),
-    ],
-)
+@pytest.mark.parametrize(("verdict", "known", "waits", "logged"), [
+    (True, f"5 Mar 2026\n{HUSUM}", 0, ""), (False, "", 0, ""),
+    ("I live in Kiel.", "I live in Kiel.", 0, ""), (None, "", 1, ""),
+    (ModelError("No."), "", 1, "No."), (["something else"], "", 1, "True, False, a text or None"),
+])  # fmt: skip
 @pytest.mark.parametrize("how", ["sync", "async"])
 def test_a_function_decides_or_edits_and_its_failure_loses_nothing(
     verdict, known, waits, logged, how, caplog
@@ -302,21 +282,21 @@ def test_a_function_decides_or_edits_and_its_failure_loses_nothing(
     approve = sync if how == "sync" else coroutine
     memory = ConversationMemory("extractive", store=InMemoryStore(), approve=approve)
 
-    assert tell(memory, HUSUM) == known
-    assert len(memory.proposals("ann")) == waits
+    assert (tell(memory, HUSUM), len(memory.proposals("ann"))) == (known, waits)
     assert logged in caplog.text
 
 
 def test_workers_that_fold_the_same_messages_make_one_proposal(store):
     memories = [approving(store) for _ in range(4)]
     said = [HumanMessage(f"Fact {n} is {n * 7}.", id=str(n)) for n in range(3)]
+    ids = {"user": "ann", "thread": "t"}
 
     async def fold():
-        await asyncio.gather(*(m.asave(said, user="ann", thread="t") for m in memories))
+        await asyncio.gather(*(memory.asave(said, **ids) for memory in memories))
 
     if isinstance(store, SqliteStore):  # which has a sync face only
         for memory in memories:
-            memory.save(said, user="ann", thread="t")
+            memory.save(said, **ids)
     else:
         asyncio.run(fold())
 
@@ -326,14 +306,11 @@ def test_workers_that_fold_the_same_messages_make_one_proposal(store):
 def test_of_two_who_decide_at_once_one_does(store):
     memory = approving(store)
     tell(memory, HUSUM)
-    (proposal,) = memory.proposals("ann")
+    ids = [one.id for one in memory.proposals("ann")]
 
     async def both():
-        return await asyncio.gather(
-            decided_by(memory, accept=[proposal.id]),
-            decided_by(memory, refuse=[proposal.id], by="otto"),
-            return_exceptions=True,
-        )
+        decisions = (adecided_by(memory, "olga", accept=ids), adecided_by(memory, "ot", refuse=ids))
+        return await asyncio.gather(*decisions, return_exceptions=True)
 
     (error,) = (one for one in asyncio.run(both()) if one is not None)
 
@@ -352,8 +329,7 @@ def test_a_bad_proposal_costs_itself(store, caplog):
 
     assert memory.proposals("ann") == [good]
     assert bad.id in caplog.text
-    findings = bank.check(repair=True)
-    assert [(found.kind, found.key) for found in findings] == [("bad", bad.id)]
+    assert [(found.kind, found.key) for found in bank.check(repair=True)] == [("bad", bad.id)]
     assert "goats" in memory.accept("ann", good.id)
 
 
@@ -362,16 +338,14 @@ def test_the_tools_of_an_agent_propose():
     tell(memory, HUSUM)
     accept_all(memory)
 
-    kept = call(memory, "remember", statement=GOATS)
+    assert call(memory, "remember", statement=GOATS) == "Remembered, once it is approved."
     gone = call(memory, "forget", subject="Husum")
-
-    assert kept == "Remembered, once it is approved."
     assert gone.startswith("Forgotten, once it is approved:")
     assert "Husum" in memory.load("ann")
     assert memory.proposals("ann")[1].messages == ()
     call(memory, "forget", subject="5 Husum")
-    text = accept_all(memory)
-    assert words_in(text, "goats", "Husum") == ["goats"]
+
+    assert words_in(accept_all(memory), "goats", "Husum") == ["goats"]
 
 
 def test_an_edit_of_an_agent_is_made_again_unless_it_adds_something():
@@ -379,14 +353,12 @@ def test_an_edit_of_an_agent_is_made_again_unless_it_adds_something():
     tell(memory, HUSUM, SAIL)
     accept_all(memory)
     call(memory, "forget", subject="Husum")
-    personal = memory.people.of("ann", None)
+    personal, edited = memory.people.of("ann", None), f"{memory.load('ann')}\nI knit."
     head = asyncio.run(personal.head())
-    edited = f"{memory.load('ann')}\nI knit."
     asyncio.run(propose_edit(personal, head, edited, by="assistant"))
     tell(memory, GOATS, thread="tuesday")
-    goats = next(one for one in memory.proposals("ann") if "goats" in str(one))
 
-    memory.accept("ann", goats)
+    memory.accept("ann", next(one for one in memory.proposals("ann") if "goats" in str(one)))
 
     again, stale = memory.proposals("ann")
     assert str(again) == f"- {HUSUM}"
@@ -410,11 +382,12 @@ def agent_of(memory):
 
 REVIEWS = pytest.mark.parametrize("make", [graph_of, agent_of])
 HOWS = pytest.mark.parametrize("how", ["sync", "async"])
+HELLO = {"messages": [("human", "Hello.")]}
 
 
 def hello(graph, how="sync"):
     """A turn; return what its review asks, or None."""
-    return asked_in(run(graph, {"messages": [HumanMessage("Hello.")]}, of("ann"), how))
+    return asked_in(run(graph, HELLO, of("ann"), how))
 
 
 def resume(graph, reply, how="sync", user="ann"):
@@ -437,36 +410,23 @@ def test_a_graph_is_interrupted_for_approval(make, how):
     tell_in_turn(memory, HUSUM, "My PIN is yoghurt.", "I live in Bonn.")
     graph = make(memory)
 
-    out = run(graph, {"messages": [HumanMessage("Hello.")]}, of("ann"), how)
-
-    (asked,) = out["__interrupt__"]
+    (asked,) = run(graph, HELLO, of("ann"), how)["__interrupt__"]
     first, second, third = asked.value["proposals"]
-    assert first["memory"] == f"5 Mar 2026\n{HUSUM}"
-    assert first["changes"] == f"+ 5 Mar 2026\n+ {HUSUM}"
+    known = f"5 Mar 2026\n{HUSUM}", f"+ 5 Mar 2026\n+ {HUSUM}"
+    assert (first["memory"], first["changes"]) == known
     assert {*asked.response_schema["properties"]} == {"accept", "refuse", "edit"}
     edit = {third["id"]: "5 Mar 2026\nI live in Kiel."}
     reply = {"accept": [first["id"]], "refuse": [second["id"]], "edit": edit}
     assert resume(graph, reply, how) is None
-    text = memory.load("ann")
-    assert words_in(text, "Husum", "Kiel", "yoghurt") == ["Husum", "Kiel"]
+    assert words_in(memory.load("ann"), "Husum", "Kiel", "yoghurt") == ["Husum", "Kiel"]
     assert memory.proposals("ann") == []
     assert hello(graph, how) is None
 
 
-@pytest.mark.parametrize(
-    "reply",
-    [
-        "yes",
-        {"accept": "all"},
-        {"accepted": []},
-        {"accept": ["x"]},
-        {"accept": [7]},
-        {"edit": ["x"]},
-        {"edit": {"x": "Sails."}},
-        [],
-        0,
-    ],
-)
+@pytest.mark.parametrize("reply", [
+    "yes", {"accept": "all"}, {"accepted": []}, {"accept": ["x"]}, {"accept": [7]}, {"edit": ["x"]},
+    {"edit": {"x": "Sails."}}, [], 0,
+])  # fmt: skip
 def test_a_reply_that_is_none_decides_nothing(reply):
     memory = approving()
     tell(memory, HUSUM)
@@ -518,8 +478,7 @@ def test_a_new_message_goes_on_while_proposals_wait(make, how):
     assert len(memory.proposals("ann")) == 1
     tell(memory, SAIL, thread="friday")
     keys = ids_of(hello(graph, how))
-    assert len(keys) == 2
-    assert resume(graph, {"accept": keys}, how) is None
+    assert (len(keys), resume(graph, {"accept": keys}, how)) == (2, None)
     assert words_in(memory.load("ann"), "Husum", "sail") == ["Husum", "sail"]
 
 

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
-from conversations import agent_with, of
+from conversations import agent_with, of, words_in
 from langgraph.store.memory import InMemoryStore
 
 from memagent_graph import ConversationMemory
@@ -107,21 +107,14 @@ def in_threads(agent, turns):
 @pytest.mark.parametrize("way", [in_turn, in_one_loop, in_a_loop_each, mixed, in_threads])
 @pytest.mark.parametrize("client", [openai, anthropic])
 def test_a_model_object_replies_and_folds_in_any_kind_of_code(client, way, server, caplog):
-    model = client(server)
-    memory = ConversationMemory(model, store=InMemoryStore())
+    memory = ConversationMemory(model := client(server), store=InMemoryStore())
     agent = agent_with(memory, model=model, system_prompt=APPLICATION)
-    turns = [
-        (
-            {"messages": [("human", f"I own boat {number}.")], "number": number},
-            of("ann", f"t{number}"),
-        )
-        for number in range(TURNS)
-    ]
+    said = [{"messages": [("human", f"I own boat {n}.")], "number": n} for n in range(TURNS)]
 
-    outputs = way(agent, turns)
+    outputs = way(agent, [(one, of("ann", f"t{n}")) for n, one in enumerate(said)])
 
     assert [out["messages"][-1].text for out in outputs] == ["I see."] * TURNS
     assert memory.flush() == 0
-    text = memory.load("ann")
-    assert [number for number in range(TURNS) if f"boat {number}" in text] == [*range(TURNS)]
+    boats = [f"boat {number}" for number in range(TURNS)]
+    assert words_in(memory.load("ann"), *boats) == boats
     assert not [record for record in caplog.records if record.levelname in {"WARNING", "ERROR"}]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import conversations
 import pytest
-from conversations import dated, of, say
+from conversations import dated, of, say, words_in
 from fixed_readers import ScriptedReader
 from langchain_core.messages import HumanMessage
 from langgraph.checkpoint.memory import InMemorySaver
@@ -20,12 +20,9 @@ from memagent_graph.testing import ScriptedChatModel, call_tool
 deepagents = pytest.importorskip("deepagents", reason="make test-deepagents installs it")
 
 from deepagents.backends import CompositeBackend, StateBackend  # noqa: E402
+from deepagents.middleware.summarization import SummarizationMiddleware  # noqa: E402
 
-from memagent_graph.conversation.files import (  # noqa: E402
-    NOTES,
-    MemoryBackend,
-    create_file_reading_tool,
-)
+from memagent_graph.conversation.files import NOTES, MemoryBackend, create_file_reading_tool  # noqa: E402
 
 ANN = of("ann", "monday")
 
@@ -39,20 +36,29 @@ def memory():
     return found
 
 
+def another(memory, **options):
+    """A memory of the same users with other options."""
+    return ConversationMemory("extractive", store=memory.users().store, **options)
+
+
 def run(memory, *calls, how="sync", editable=True, config=ANN, files=None):
     """What the tools of a deep agent return."""
     replies = [call_tool(name, **args) for name, args in calls]
-    backend = CompositeBackend(
-        StateBackend(), routes={"/memories/": MemoryBackend(memory, editable=editable)}
-    )
-    agent = deepagents.create_deep_agent(
-        ScriptedChatModel(*replies, "Done."),
-        tools=[create_file_reading_tool(backend, "extractive")],
-        backend=backend,
-    )
+    backend = backend_of(memory, editable=editable)
+    tools = [create_file_reading_tool(backend, "extractive")]
+    model = ScriptedChatModel(*replies, "Done.")
+    agent = deepagents.create_deep_agent(model, tools=tools, backend=backend)
     given = {"messages": [HumanMessage("Go.")], "files": files or {}}
     out = conversations.run(agent, given, config, how)
     return [message.text for message in out["messages"] if message.type == "tool"]
+
+
+def backend_of(memory, **options):
+    return CompositeBackend(StateBackend(), routes={"/memories/": MemoryBackend(memory, **options)})
+
+
+def read(file="notes.md"):
+    return "read_file", {"file_path": f"/memories/{file}"}
 
 
 def edit(file="notes.md"):
@@ -66,21 +72,20 @@ def test_an_agent_finds_notes_versions_and_passages(memory, how):
     listed, notes, before, said, found, named = run(
         memory,
         ("ls", {"path": "/memories/"}),
-        ("read_file", {"file_path": "/memories/notes.md"}),
-        ("read_file", {"file_path": "/memories/versions/001.md"}),
-        ("read_file", {"file_path": "/memories/passages/2026-03-06.md"}),
+        read("notes.md"),
+        read("versions/001.md"),
+        read("passages/2026-03-06.md"),
         ("grep", {"pattern": "goats", "path": "/memories/", "output_mode": "files_with_matches"}),
         ("glob", {"pattern": "**/*.md", "path": "/memories/"}),
         how=how,
     )
 
     assert all(name in listed for name in ("notes.md", "versions", "passages"))
-    assert "Husum" in notes
-    assert "goats" in notes
+    assert words_in(notes, "Husum", "goats") == ["Husum", "goats"]
     assert "goats" not in before
     assert "user: I breed goats." in said
-    assert "/memories/notes.md" in found
-    assert "/memories/passages/2026-03-06.md" in found
+    paths = "/memories/notes.md", "/memories/passages/2026-03-06.md"
+    assert words_in(found, *paths) == [*paths]
     assert "versions/001.md" in named
     assert "boats" not in f"{listed}{notes}{before}{said}{found}"
 
@@ -89,10 +94,9 @@ def test_an_agent_finds_notes_versions_and_passages(memory, how):
 @pytest.mark.parametrize("how", ["sync", "async"])
 def test_an_edit_that_another_user_approves_is_of_the_one_who_asked(memory, how, remembers):
     name, args = edit()
-    files = MemoryBackend(memory, editable=True)
     agent = deepagents.create_deep_agent(
         ScriptedChatModel(call_tool(name, **args), "Done."),
-        backend=CompositeBackend(StateBackend(), routes={"/memories/": files}),
+        backend=backend_of(memory, editable=True),
         middleware=[MemAgentMiddleware(memory)] if remembers else [],
         interrupt_on={"edit_file": True},
         checkpointer=InMemorySaver(),
@@ -116,36 +120,29 @@ def test_an_edit_is_a_version(memory, how):
 
 
 def test_an_edit_is_proposed_where_approval_is_needed(memory):
-    approving = ConversationMemory("extractive", store=memory.users().store, approve=True)
+    approving = another(memory, approve=True)
 
     (done,) = run(approving, edit())
 
     assert "waits for approval" in done
     assert "Husum" in approving.load("ann")
-    (proposal,) = approving.proposals("ann")
-    assert "Kiel" in approving.accept("ann", proposal.id)
+    assert "Kiel" in approving.accept("ann", *approving.proposals("ann"))
 
 
 @pytest.mark.parametrize("way", ["not editable", "read_only", "memory_access"])
 def test_what_may_not_be_written_is_not(memory, way):
     write = {"file_path": "/memories/versions/009.md", "content": "Boats."}
-    config, editable, used = ANN, way != "not editable", memory
-    if way == "read_only":
-        used = ConversationMemory("extractive", store=memory.users().store, read_only=True)
-    if way == "memory_access":
-        config = of("ann", "monday", memory_access="read")
+    used = another(memory, read_only=True) if way == "read_only" else memory
+    config = of("ann", "monday", memory_access="read") if way == "memory_access" else ANN
 
-    done = run(used, edit(), ("write_file", write), editable=editable, config=config)
+    done = run(used, edit(), ("write_file", write), editable=way != "not editable", config=config)
 
     assert all("rror" in text for text in done)
-    assert "Husum" in memory.load("ann")
-    assert "Kiel" not in memory.load("ann")
+    assert words_in(memory.load("ann"), "Husum", "Kiel") == ["Husum"]
 
 
 def test_a_run_that_may_not_read_sees_no_files(memory):
-    config = of("ann", "monday", memory_access="write")
-
-    (notes,) = run(memory, ("read_file", {"file_path": "/memories/notes.md"}), config=config)
+    (notes,) = run(memory, read(), config=of("ann", "monday", memory_access="write"))
 
     assert "not found" in notes
 
@@ -170,31 +167,22 @@ def test_the_backend_works_without_an_agent(memory):
 
 
 @pytest.mark.parametrize("approve", [False, True])
-@pytest.mark.parametrize(
-    ("text", "left"),
-    [("My card is 4111.", "My card is [number]."), ("I love cats.\nI own gold.", "I love cats.")],
-)
+@pytest.mark.parametrize(("text", "left"), [
+    ("My card is 4111.", "My card is [number]."), ("I love cats.\nI own gold.", "I love cats."),
+])  # fmt: skip
 def test_an_edit_passes_redact_and_never(memory, approve, text, left):
-    strict = ConversationMemory(
-        "extractive",
-        store=memory.users().store,
-        redact=lambda text: text.replace("4111", "[number]"),
-        never="gold",
-        approve=approve,
-    )
+    rules = {"redact": lambda text: text.replace("4111", "[number]"), "never": "gold"}
+    strict = another(memory, approve=approve, **rules)
 
     MemoryBackend(strict, editable=True, user="ann").edit(NOTES, "I breed goats.", text)
     if approve:
         strict.accept("ann", *strict.proposals("ann"))
 
-    assert left in strict.load("ann")
-    assert not {"4111", "gold"} & {*strict.load("ann").replace(".", "").split()}
+    assert words_in(strict.load("ann"), left, "4111", "gold") == [left]
 
 
 def test_an_edit_over_the_budget_is_refused_with_the_number_of_tokens(memory):
-    small = ConversationMemory(
-        "extractive", store=memory.users().store, config=ReadingConfig(memory_tokens=60)
-    )
+    small = another(memory, config=ReadingConfig(memory_tokens=60))
     before = small.load("ann")
 
     done = MemoryBackend(small, editable=True, user="ann").edit(NOTES, "goats", "goats, " * 60)
@@ -207,10 +195,9 @@ def test_an_agent_can_begin_the_notes_of_a_user(memory):
     backend = MemoryBackend(memory, editable=True, user="eve")
 
     assert backend.write(NOTES, "2026-03-05: Eve likes tea.").error is None
-    memory.save([("human", "I live in Bonn.")], user="eve", thread="t")
+    memory.save("I live in Bonn.", user="eve", thread="t")
 
-    assert "tea" in memory.load("eve")
-    assert "Bonn" in memory.load("eve")
+    assert words_in(memory.load("eve"), "tea", "Bonn") == ["tea", "Bonn"]
     assert "exists already" in backend.write(NOTES, "Eve").error
 
 
@@ -242,6 +229,32 @@ def test_all_lines_of_a_file_are_read():
     tool.invoke({"path": "/a", "question": "All?"})
 
     assert "".join(reader.calls) == text
+
+
+@pytest.mark.parametrize("how", ["sync", "async"])
+def test_a_memory_sums_up_the_thread_of_a_deep_agent(memory, how):
+    def look(name: str) -> str:
+        """Say why a bridge was closed."""
+        return f"The bridge {name} was closed because cable {ord(name)} broke." + " No more." * 90
+
+    model = ScriptedChatModel(*(call_tool("look", name=name) for name in "ABCDEFGH"), "Done.")
+    options = {"backend": StateBackend(), "summarizer": memory.summarizer}
+    sums_up = SummarizationMiddleware(
+        model,
+        trigger=("messages", 8),
+        keep=("messages", 3),
+        trim_tokens_to_summarize=None,
+        **options,
+    )
+    agent = deepagents.create_deep_agent(
+        model, tools=[look], middleware=[sums_up], store=memory.people.choose_store(None)
+    )
+    say(agent, "Why were the bridges A to H closed?", ANN, how)
+
+    summary = next(m.text for m in model.calls[-1].messages if m.type == "human")
+    assert "I breed goats." in summary
+    assert all(f"cable {ord(name)} broke." in summary for name in "ABCDEF")
+    assert summary.count("</summary>") == 1
 
 
 def test_the_example_runs():

@@ -1,14 +1,12 @@
 """What other libraries and chats export is remembered once, with its days and its source."""
 
-import copy
 import json
 
 import pytest
-from conversations import NEVER, dated
+from conversations import dated, new_memory, words_in
 from langgraph.store.base import Item
-from langgraph.store.memory import InMemoryStore
 
-from memagent_graph import ConversationMemory, MemoryBank, create_memagent
+from memagent_graph import MemoryBank, create_memagent
 from memagent_graph.conversation.exports import import_export
 from memagent_graph.errors import ConfigurationError, SourceError
 
@@ -38,26 +36,18 @@ MAPPING = {
     **node("n4", "n3", "assistant", "How many?", weight=1),
 }
 CHATGPT = [{"conversation_id": "c1", "title": "Goats", "current_node": "n4", "mapping": MAPPING}]
+PARTS = [{"type": "text", "text": GOATS}, {"type": "tool_result", "content": BONN}]
+ATTACHED = {"attachments": [{"file_name": "a.txt", "extracted_content": BONN}]}
+FIRST = {"uuid": "m1", "sender": "human", "text": "", "content": PARTS, **ATTACHED}
 TURNS = [
-    {
-        "uuid": "m1",
-        "sender": "human",
-        "text": "",
-        "content": [{"type": "text", "text": GOATS}, {"type": "tool_result", "content": BONN}],
-        "created_at": "2026-03-05T08:41:00.5Z",
-        "attachments": [{"file_name": "a.txt", "extracted_content": BONN}],
-    },
+    {**FIRST, "created_at": "2026-03-05T08:41:00.5Z"},
     {"uuid": "m2", "sender": "assistant", "text": "How many?", "created_at": LATER},
 ]
 CLAUDE = [{"uuid": "c1", "name": "Goats", "account": {"uuid": "a"}, "chat_messages": TURNS}]
+DATED = {"created_at": "2026-03-04T08:41:00+00:00", "updated_at": TIME}
+MEMORY = {"kind": "Memory", "content": {"content": GOATS}}
 LANGMEM = [
-    Item(
-        value={"kind": "Memory", "content": {"content": GOATS}},
-        key="k1",
-        namespace=("memories", "ann"),
-        created_at="2026-03-04T08:41:00+00:00",
-        updated_at=TIME,
-    ),
+    Item(value=MEMORY, key="k1", namespace=("memories", "ann"), **DATED),
     {
         "namespace": ["memories", "ann"],
         "key": "k2",
@@ -89,27 +79,14 @@ MEM0 = {
     ]
 }
 BRANCHES = {"part image_asset_pointer": 1, "message of another branch": 1}
-AGENTS = {"heartbeat": 1, "block persona": 1, "message of another agent": 1}
+AGENTS = {"system": 1, "heartbeat": 1, "block persona": 1, "message of another agent": 1}
+RESULT = {"part tool_result": 1}
+UNREAD = {"title": 1, "weight": 1, "tool": 1, "content thoughts": 1}
 EXPORTS = {
-    "chatgpt": (
-        CHATGPT,
-        "chatgpt c1",
-        ["n1", "n4"],
-        {"title": 1, "weight": 1, "tool": 1, "content thoughts": 1} | BRANCHES,
-    ),
-    "claude": (
-        CLAUDE,
-        "claude c1",
-        ["m1", "m2"],
-        {"name": 1, "attachments": 1, "part tool_result": 1},
-    ),
+    "chatgpt": (CHATGPT, "chatgpt c1", ["n1", "n4"], UNREAD | BRANCHES),
+    "claude": (CLAUDE, "claude c1", ["m1", "m2"], {"name": 1, "attachments": 1} | RESULT),
     "langmem": (LANGMEM, "langmem", ["k2", "k1"], {"score": 1}),
-    "letta": (
-        LETTA,
-        "letta Loop",
-        1,
-        {"tools": 1, "model": 1, "limit": 1, "id": 6, "system": 1} | AGENTS,
-    ),
+    "letta": (LETTA, "letta Loop", 1, {"tools": 1, "model": 1, "limit": 1, "id": 6} | AGENTS),
     "mem0": (MEM0, "mem0", ["k1", "k2"], {"hash": 1}),
 }
 SHOWN_USER = """\
@@ -143,10 +120,6 @@ Who signed the lease?
 """
 
 
-def new_memory(model="extractive", **options):
-    return ConversationMemory(model, store=InMemoryStore(), **{**NEVER, **options})
-
-
 @pytest.mark.parametrize("form", EXPORTS)
 def test_an_export_is_remembered_once_with_its_day_and_its_source(form):
     memory, (data, thread, ids, unread) = new_memory(), EXPORTS[form]
@@ -156,9 +129,7 @@ def test_an_export_is_remembered_once_with_its_day_and_its_source(form):
     again = import_export(memory, form, json.dumps(data, default=Item.dict), user="ann")
 
     assert (again, memory.load("ann")) == (done, notes)
-    assert "I breed goats in Husum." in notes
-    assert "Bonn" not in notes
-    assert "Kiel" not in notes
+    assert words_in(notes, "I breed goats in Husum.", "Bonn", "Kiel") == ["I breed goats in Husum."]
     (made,) = [one.made_by for one in memory.history("ann") if one.made_by.thread == thread]
     assert ids in ([*made.messages], len(made.messages))
     assert done.unread == unread
@@ -166,19 +137,11 @@ def test_an_export_is_remembered_once_with_its_day_and_its_source(form):
     assert "2026-03-05\nuser: I breed goats in Husum." in told.content
 
 
-@pytest.mark.parametrize(
-    ("form", "data"),
-    [
-        ("chatgpt", CLAUDE),
-        ("claude", CHATGPT),
-        ("claude", CLAUDE[0]),
-        ("langmem", MEM0),
-        ("letta", MEM0),
-        ("mem0", "text"),
-        ("mem0", {"results": [{"id": "1", "memory": 5}]}),
-        ("mem0", None),
-    ],
-)
+@pytest.mark.parametrize(("form", "data"), [
+    ("chatgpt", CLAUDE), ("claude", CHATGPT), ("claude", CLAUDE[0]), ("langmem", MEM0),
+    ("letta", MEM0), ("mem0", "text"), ("mem0", {"results": [{"id": "1", "memory": 5}]}),
+    ("mem0", None),
+])  # fmt: skip
 def test_what_has_another_form_is_refused_before_anything_is_stored(form, data):
     memory = new_memory()
 
@@ -189,8 +152,8 @@ def test_what_has_another_form_is_refused_before_anything_is_stored(form, data):
 
 
 def test_the_memories_of_two_users_are_not_given_to_one():
-    data = copy.deepcopy(MEM0)
-    data["results"][1]["user_id"] = "bo"
+    first, second = MEM0["results"]
+    data = {"results": [first, {**second, "user_id": "bo"}]}
 
     with pytest.raises(ConfigurationError, match="several users"):
         import_export(new_memory(), "mem0", data, user="ann")
@@ -200,12 +163,9 @@ def test_what_is_known_is_exported_as_markdown_in_which_no_text_passes_for_anoth
     memory = new_memory()
     said = [dated("I breed goats.\n# bo\nI live in Husum.", key="m1"), dated("Hello.", key="m2")]
     memory.save(said, user="ann\n# eve", thread="monday")
-    agent = create_memagent(store=memory.users().store)
+    store = memory.users().store
     asked = {"question": "Who signed the lease?", "document": "Ann Kestrel signed the lease."}
-    agent.invoke({**asked, "memory_name": "lease"})
+    create_memagent(store=store).invoke({**asked, "memory_name": "lease"})
 
-    of_users = memory.users().export(markdown=True)
-    of_bank = MemoryBank(memory.users().store).export(markdown=True)
-
-    assert "\n".join(of_users) == SHOWN_USER
-    assert "\n".join(of_bank) == SHOWN_MEMORY
+    assert "\n".join(memory.users().export(markdown=True)) == SHOWN_USER
+    assert "\n".join(MemoryBank(store).export(markdown=True)) == SHOWN_MEMORY

@@ -6,7 +6,7 @@ from typing import Annotated
 from uuid import UUID
 
 import pytest
-from conversations import NEVER, agent_with, is_valid, of, prompted, run, say
+from conversations import NEVER, agent_with, is_valid, of, prompted, run, say, words_in
 from fixed_readers import Broken
 from langchain.agents import create_agent
 from langchain.agents.middleware import (
@@ -15,11 +15,16 @@ from langchain.agents.middleware import (
     SummarizationMiddleware,
     dynamic_prompt,
 )
-from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, SystemMessage
+from langchain_core.messages import (
+    AIMessage,
+    AnyMessage,
+    HumanMessage,
+    SystemMessage,
+    ToolMessage,
+)
 from langchain_core.messages.utils import count_tokens_approximately
 from langchain_core.tools import ToolException, tool
 from langgraph.channels import DeltaChannel
-from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph.message import _messages_delta_reducer
 from langgraph.store.memory import InMemoryStore
 from langgraph.types import Command
@@ -30,7 +35,7 @@ from memagent_graph.errors import ConfigurationError, MissingDependencyError, Mo
 from memagent_graph.testing import ScriptedChatModel, call_tool
 from memagent_graph.text.tokens import EstimatingTokenizer
 
-ANN = of("ann", "monday")
+ANN, BEES = of("ann", "monday"), "I keep bees near Lugo."
 FACTS = (
     "My daughter Lotte starts at the music school in Bremen.",
     "We adopted a greyhound named Pepper.",
@@ -85,11 +90,10 @@ HOSTS = pytest.mark.parametrize("host", [AgentState, ChangesState])
 
 def agent(memory, *middleware, model=None, **options):
     """An agent with tools that remembers; `options` of `create_agent`."""
-    stack = options.pop("stack", [MemAgentMiddleware(memory), *middleware])
+    options.setdefault("middleware", [MemAgentMiddleware(memory), *middleware])
     return agent_with(
         memory,
         model=model or Agent(),
-        middleware=stack,
         tools=[price, weather],
         system_prompt="You sell garden tools.",
         **options,
@@ -97,7 +101,6 @@ def agent(memory, *middleware, model=None, **options):
 
 
 def talk(graph, memory, turns, text="I own boat {}."):
-    """Some turns, each folded before the next."""
     for number in range(turns):
         out = say(graph, text.format(number), ANN, id=f"m{number}")
         memory.flush()
@@ -113,8 +116,7 @@ def asked(number):
 @pytest.mark.slow
 def test_a_hundred_turns_of_failing_models_stay_flat_and_remember_what_was_told_in_the_third():
     dice = random.Random(7)
-    reader = Failing(lambda: dice.random() < 0.2)
-    memory = ConversationMemory(reader, window=20, **NEVER)
+    memory = ConversationMemory(reader := Failing(lambda: dice.random() < 0.2), window=20, **NEVER)
     model = Agent(fails=lambda: dice.random() < 0.05)
     graph = agent(memory, model=model)
 
@@ -124,36 +126,25 @@ def test_a_hundred_turns_of_failing_models_stay_flat_and_remember_what_was_told_
                 say(graph, asked(number), ANN, id=f"turn-{number}")
                 break
 
-    told = memory.load("ann")
-    for fact in FACTS:
-        assert fact in told
+    assert words_in(memory.load("ann"), *FACTS) == [*FACTS]
     sizes = [count_tokens_approximately(messages) for messages, *_ in model.calls]
-    early, late = sizes[30:90], sizes[-60:]
-    assert max(late) <= 1.25 * max(early)
-    assert max(late) < 3_000
+    early, late = max(sizes[30:90]), max(sizes[-60:])
+    assert late <= min(1.25 * early, 2_999)
     reader.fails = lambda: False
     memory.flush()  # what left the window while the reader was away waits for it
-    folded = {number for text in reader.read for number in turns_in(text)}
-    assert folded == {*range(1, 101)}
-    assert sum(len(turns_in(text)) for text in reader.read) == len(folded)  # each once
+    folded = [number for text in reader.read for number in turns_in(text)]
+    assert sorted(folded) == [*range(1, 101)]  # each once
 
 
 def turns_in(text):
-    found = [
-        int(line.split("item ")[1].split()[0])
-        for line in text.splitlines()
-        if "and will it" in line
-    ]
-    return found + [3] * text.count(FACTS[0])
+    lines = [line for line in text.splitlines() if "and will it" in line]
+    return [int(line.split("item ")[1].split()[0]) for line in lines] + [3] * text.count(FACTS[0])
 
 
 class Failing(NewestReader):
-    """The built-in reader, which sometimes is away; knows what it has read."""
-
     def __init__(self, fails):
         super().__init__()
-        self.fails = fails
-        self.read = []
+        self.fails, self.read = fails, []
 
     async def update(self, step, *, config=None):
         if self.fails():
@@ -162,21 +153,23 @@ class Failing(NewestReader):
         return await super().update(step, config=config)
 
 
-@pytest.mark.skipif(
+needs_summarizers = pytest.mark.skipif(
     "summarizer" not in inspect.signature(SummarizationMiddleware).parameters,
     reason="langchain has summarizers since 1.5",
 )
+
+
+def summing_up(memory, trigger):
+    limits = {"trigger": ("messages", trigger), "keep": ("messages", 2)}
+    own = {"summarizer": memory.summarizer, "trim_tokens_to_summarize": None}
+    return SummarizationMiddleware(Agent(), **limits, **own)
+
+
+@needs_summarizers
 @pytest.mark.parametrize("how", ["sync", "async"])
 def test_a_fold_is_the_summary_of_a_thread(how):
     memory = ConversationMemory()
-    summary = SummarizationMiddleware(
-        Agent(),
-        trigger=("messages", 5),
-        keep=("messages", 2),
-        summarizer=memory.summarizer,
-        trim_tokens_to_summarize=None,
-    )
-    graph = agent(memory, stack=[summary])
+    graph = agent(memory, middleware=[summing_up(memory, 5)])
 
     for name in ("Ria", "Uwe", "Ada", "Pim"):
         out = say(graph, f"My goat is named {name}.", ANN, how)
@@ -185,6 +178,29 @@ def test_a_fold_is_the_summary_of_a_thread(how):
     assert all(f"My goat is named {name}." in first for name in ("Ria", "Uwe"))
     assert len(out["messages"]) <= 5
     assert memory.load("ann") in first
+
+
+@needs_summarizers
+@pytest.mark.parametrize("how", ["sync", "async"])
+def test_a_summary_has_what_tools_found_which_no_memory_has(how):
+    def inspect_bridge(name: str) -> str:
+        """Say why a bridge was closed."""
+        return f"The bridge {name} was closed because cable {ord(name)} broke."
+
+    memory = ConversationMemory(store=(store := InMemoryStore()))
+    model = ScriptedChatModel(*(call_tool("inspect_bridge", name=n) for n in "ABCDEFG"), "Done.")
+    stack, tools = [summing_up(memory, 6)], [inspect_bridge]
+    graph = agent_with(memory, model=model, middleware=stack, tools=tools, store=store)
+    out = say(graph, "I am Ann. Why were the bridges A to G closed?", ANN, how)
+
+    summary, *rest = (message.text for message in out["messages"])
+    found = [f"cable {ord(name)} broke" for name in "ABCDEFG"]
+    assert sum(one in summary or any(one in text for text in rest) for one in found) == 7
+    assert sum(one in summary for one in found) > 4
+    assert "I am Ann." in summary
+    kept = [str(item.value) for item in store.search((), limit=1000)]
+    assert kept
+    assert not any("cable" in text for text in [memory.load("ann"), *kept])
 
 
 def test_without_langchain_it_says_what_to_install_and_the_other_names_are_there(monkeypatch):
@@ -197,21 +213,20 @@ def test_without_langchain_it_says_what_to_install_and_the_other_names_are_there
 
 
 def remembering(**options):
-    memory = ConversationMemory(store=InMemoryStore())
-    memory.save([HumanMessage("I keep bees near Lugo.", id="1")], user="ann", thread="sunday")
-    return MemAgentMiddleware(memory, **options)
+    memory = ConversationMemory(store=InMemoryStore(), **options)
+    memory.save([HumanMessage(BEES, id="b")], user="ann", thread="sunday")
+    return memory
 
 
 def shown_to(*middleware, said="hello", prompt="Be nice."):
     model = Agent()
-    agent = create_agent(model, [], system_prompt=prompt, middleware=middleware)
-    agent.invoke({"messages": [HumanMessage(said)]}, ANN)
+    say(create_agent(model, [], system_prompt=prompt, middleware=middleware), said, ANN)
     return model.calls[-1].messages
 
 
 @pytest.mark.parametrize("prompt", ["Be nice.", SystemMessage([{"type": "text", "text": "Be."}])])
 def test_the_memory_stands_before_what_is_said_now_and_the_system_prompt_stays(prompt):
-    system, last = shown_to(remembering(), prompt=prompt)
+    system, last = shown_to(MemAgentMiddleware(remembering()), prompt=prompt)
 
     assert system.content == getattr(prompt, "content", prompt)
     assert "bees" in last.content
@@ -221,7 +236,7 @@ def test_the_memory_stands_before_what_is_said_now_and_the_system_prompt_stays(p
 def test_the_parts_of_a_message_stay_as_they_are_after_the_memory():
     parts = [{"type": "text", "text": "hello", "cache_control": {"type": "ephemeral"}}]
 
-    memory, *rest = shown_to(remembering(), said=parts)[-1].content
+    memory, *rest = shown_to(MemAgentMiddleware(remembering()), said=parts)[-1].content
 
     assert "bees" in memory["text"]
     assert rest == parts
@@ -232,14 +247,11 @@ def be_brief(request):
     return "Be brief."
 
 
-@pytest.mark.parametrize("first", [True, False])
-def test_a_prompt_that_other_middleware_sets_and_the_memory_are_both_shown(first):
-    stack = [remembering(), be_brief] if first else [be_brief, remembering()]
+@pytest.mark.parametrize("at", [1, -1])
+def test_a_prompt_that_other_middleware_sets_and_the_memory_are_both_shown(at):
+    system, last = shown_to(*[MemAgentMiddleware(remembering()), be_brief][::at])
 
-    system, last = shown_to(*stack)
-
-    assert system.text == "Be brief."
-    assert last.text.count("I keep bees near Lugo.") == 1
+    assert (system.text, last.text.count(BEES)) == ("Be brief.", 1)
 
 
 def test_what_is_remembered_takes_at_most_twice_the_tokens_of_a_memory():
@@ -248,27 +260,24 @@ def test_what_is_remembered_takes_at_most_twice_the_tokens_of_a_memory():
     told = [f"In {town} I ate {town} soup, {town} bread and {town} fish. " * 6 for town in towns]
     memory.save([("human", one) for one in told], user="ann", thread="before")
     model = ScriptedChatModel(*(f"Reply {town}." for town in towns))
-    graph = create_agent(
-        model, [], middleware=[MemAgentMiddleware(memory)], checkpointer=InMemorySaver()
-    )
+    graph = agent_with(memory, model=model)
     asked = [f"What did I eat in {town}?" for town in towns]
     for one in asked:
-        graph.invoke({"messages": [("human", one)]}, ANN)
+        say(graph, one, ANN)
 
-    for question, call in zip(asked, model.calls, strict=True):
+    for town, call in zip(towns, model.calls, strict=True):
         shown = "".join(one.text for one in call.messages if isinstance(one, HumanMessage))
         for one in asked:
             shown = shown.replace(one, "")
         assert EstimatingTokenizer().count(shown) <= 400
-        town = question.split()[-1].rstrip("?")
         assert f"{town} soup" in call.messages[-1].text
 
 
 @pytest.mark.parametrize("user", [0, 42, UUID(int=5)])
 def test_an_id_that_is_no_text_names_the_same_user_in_an_agent_and_in_a_call(user):
     memory = ConversationMemory(store=InMemoryStore())
-    graph = create_agent(Agent(), [], middleware=[MemAgentMiddleware(memory, strict=True)])
-    say(graph, "I keep bees near Lugo.", of(user, 0))
+    stack = [MemAgentMiddleware(memory, strict=True)]
+    say(agent(memory, middleware=stack, checkpointer=None), BEES, of(user, 0))
 
     assert memory.flush(user) == 0
     assert "bees" in memory.load(user) == memory.load(str(user))
@@ -276,11 +285,9 @@ def test_an_id_that_is_no_text_names_the_same_user_in_an_agent_and_in_a_call(use
     goats = [HumanMessage("I keep goats.", id="g")]
     memory.save(goats, user=user, thread=7)
     memory.observe(goats, user=user, thread=7)
-    assert memory.forget_messages(user, ["g"], thread=7) == 1
-    assert len(memory.history(user)) == 2
+    assert (memory.forget_messages(user, ["g"], thread=7), len(memory.history(user))) == (1, 2)
     users = memory.users()
-    assert users.names() == [str(user)]
-    assert users.held(user).threads == ("0", "7")
+    assert (users.names(), users.held(user).threads) == ([str(user)], ("0", "7"))
     assert [found.user for found in users.list([user])] == [str(user)]
     memory.forget(user)
     assert users.names() == []
@@ -303,10 +310,12 @@ def test_no_user_id_reaches_the_memory_of_a_thread_without_a_user():
 
     (found,) = memory.users().list()
     assert "yoghurt" in found.version.text
-    with pytest.raises(ConfigurationError, match="threads without a user"):
-        memory.load(str(found.user))
-    with pytest.raises(ConfigurationError, match="threads without a user"):
-        say(graph, "hello", of(found.user, "mine"))
+    for reach in (
+        lambda: memory.load(str(found.user)),
+        lambda: say(graph, "hello", of(found.user, "mine")),
+    ):
+        with pytest.raises(ConfigurationError, match="threads without a user"):
+            reach()
     for user in ("thread t9", "t9", f" {found.user}", found.user.upper()):
         say(graph, "hello", of(user, f"of {user}"))
         assert "yoghurt" not in str(model.calls[-1].messages)
@@ -318,10 +327,9 @@ def test_nothing_that_fails_in_the_memory_ends_a_turn(within, monkeypatch):
     store.away = True
     graph = agent(ConversationMemory(store=store, window=1, remember_within=within))
     monkeypatch.setattr("memagent_graph.conversation.session.count_tokens", lambda message: 1 / 0)
+    said = [("human", "a"), ("ai", "b"), ("human", "c")]
 
-    out = run(graph, {"messages": [("human", "a"), ("ai", "b"), ("human", "c")]}, ANN)
-
-    assert "noted" in out["messages"][-1].text
+    assert "noted" in run(graph, {"messages": said}, ANN)["messages"][-1].text
 
 
 @HOSTS
@@ -341,7 +349,8 @@ def test_the_thread_keeps_all_and_the_model_sees_the_recent_messages(host):
 @HOSTS
 def test_the_thread_is_shortened_if_asked_to(host):
     memory = ConversationMemory("extractive", window=4, store=InMemoryStore())
-    graph = agent(memory, stack=[MemAgentMiddleware(memory, shorten_state=True)], state_schema=host)
+    shortens = [MemAgentMiddleware(memory, shorten_state=True)]
+    graph = agent(memory, middleware=shortens, state_schema=host)
 
     talk(graph, memory, 8)
 
@@ -350,8 +359,7 @@ def test_the_thread_is_shortened_if_asked_to(host):
 
 def loop_of_tools(act, *middleware, calls=3, **options):
     """An agent that calls a tool, three times, which does something; the memory and the model."""
-    memory = ConversationMemory("extractive", store=InMemoryStore(), **NEVER)
-    memory.save([HumanMessage("I keep bees near Lugo.", id="b")], user="ann", thread="sunday")
+    memory = remembering(**NEVER)
 
     @tool
     def work() -> str:
@@ -360,9 +368,7 @@ def loop_of_tools(act, *middleware, calls=3, **options):
         return "Done."
 
     model = ScriptedChatModel(*(call_tool("work") for _ in range(calls)), *["All done."] * 9)
-    stack = [MemAgentMiddleware(memory), *middleware]
-    graph = create_agent(model, [work], middleware=stack, checkpointer=InMemorySaver(), **options)
-    return graph, memory, model
+    return agent_with(memory, model=model, tools=[work], after=middleware), memory, model
 
 
 def learn(memory):
@@ -381,10 +387,8 @@ def test_a_model_that_calls_tools_is_shown_one_memory_until_the_next_message(how
     say(graph, "Where are my bees now?", ANN, how)
 
     *loop, later = asked_in(model)
-    assert len(loop) == 4
-    assert len({*loop}) == 1
-    assert "Vigo" not in loop[0]
-    assert "Vigo" in later
+    assert (len(loop), len({*loop})) == (4, 1)
+    assert ("Vigo" in loop[0], "Vigo" in later) == (False, True)
 
 
 def test_a_turn_that_is_resumed_is_shown_what_it_was_shown():
@@ -395,15 +399,13 @@ def test_a_turn_that_is_resumed_is_shown_what_it_was_shown():
         learn(memory)
         graph.invoke(Command(resume={"decisions": [{"type": "approve"}]}), ANN)
 
-    assert len(model.calls) == 3
-    assert len({*asked_in(model)}) == 1
+    assert (len(model.calls), len({*asked_in(model)})) == (3, 1)
 
 
 @pytest.mark.parametrize("flushes", [True, False])
 @pytest.mark.parametrize("first", ["Good morning.", "Where do I live?"])
 def test_what_was_shown_and_is_edited_in_another_thread_is_shown_no_more(first, flushes):
-    memory = ConversationMemory(store=InMemoryStore(), **NEVER)
-    model = ScriptedChatModel(lambda _: "Noted.")
+    memory, model = ConversationMemory(store=InMemoryStore(), **NEVER), ScriptedChatModel("Noted.")
     graph = agent_with(memory, model=model)
     say(graph, "I live in Hamburg.", ANN, id="m")
     memory.flush()
@@ -413,9 +415,62 @@ def test_what_was_shown_and_is_edited_in_another_thread_is_shown_no_more(first, 
         memory.flush()
     say(graph, "Is it far from the sea?", of("ann", "tuesday"))
 
-    before, after = ("".join(m.text for m in model.calls[at].messages) for at in (1, -1))
-    assert "Hamburg" in before
-    assert "Hamburg" not in after
+    assert ["Hamburg" in model.prompts[at] for at in (1, -1)] == [True, False]
+
+
+def read_file(path: str) -> str:
+    """Read a file."""
+    return f"This is {path}.\n" + "A line of the file.\n" * 1500
+
+
+@pytest.mark.parametrize(("room", "again"), [(None, 3), (128_000, 5)])
+def test_an_agent_sees_all_that_the_running_turn_has_found(room, again):
+    def compare(messages):
+        seen = [m.text for m in messages if isinstance(m, ToolMessage)]
+        unseen = (path for path in "abcdef" if not any(f"is {path}." in text for text in seen))
+        return next((call_tool("read_file", path=path) for path in unseen), AIMessage("Alike."))
+
+    memory = ConversationMemory("extractive", store=InMemoryStore(), window=6)
+    profile = {"max_input_tokens": room} if room else None
+    model = ScriptedChatModel(compare, profile=profile)
+    graph = agent_with(memory, model=model, tools=[read_file])
+    say(graph, "Compare the files a to f.", ANN)
+    out = say(graph, "Which were they?", ANN)
+
+    assert [len(call.messages) for call in model.calls] == [
+        *range(1, 14, 2),
+        3,
+        again,
+        *range(5, 14, 2),
+    ]
+    assert len(out["messages"]) == 28
+    assert model.calls[7].messages[0].text == "Compare the files a to f."
+    assert model.calls[7].messages[1].text == "Alike."
+
+
+def test_a_turn_that_its_model_has_no_room_for_keeps_its_beginning_and_its_end():
+    memory = ConversationMemory("extractive", store=InMemoryStore())
+    script = [call_tool("read_file", path=path) for path in "abcdefgh"]
+    model = ScriptedChatModel(*script, "Done.", profile={"max_input_tokens": 40_000})
+    say(agent_with(memory, model=model, tools=[read_file]), "Read the files a to h.", ANN)
+
+    assert all(call.messages[0].text.endswith("Read the files a to h.") for call in model.calls)
+    shown = [sum(isinstance(m, ToolMessage) for m in call.messages) for call in model.calls]
+    assert max(shown) < 4
+    assert shown[-1] > 0
+    assert "is h." in model.calls[-1].messages[-1].text
+
+
+@pytest.mark.parametrize(("config", "stays"), [({}, True), ({"chunk_tokens": 5000}, False)])
+def test_a_pasted_text_stays_for_the_next_turn_where_the_model_has_room(config, stays):
+    config = ReadingConfig(**config)
+    memory = ConversationMemory("extractive", store=InMemoryStore(), config=config, **NEVER)
+    model = ScriptedChatModel("Noted.", profile={"max_input_tokens": 128_000})
+    graph = agent_with(memory, model=model)
+    say(graph, "Shorten this: " + "The tenant pays the rent on the first. " * 900, ANN)
+    say(graph, "Shorter, please.", ANN)
+
+    assert any(m.text.startswith("Shorten this") for m in model.calls[-1].messages) == stays
 
 
 FORGETTING = {
@@ -430,6 +485,4 @@ def test_what_is_forgotten_within_a_turn_is_shown_no_more(forget, shown):
     graph, _, model = loop_of_tools(forget, calls=1)
     say(graph, "What do I keep near Lugo?", ANN)
 
-    before, after = asked_in(model)
-    assert shown in before
-    assert shown not in after
+    assert [shown in asked for asked in asked_in(model)] == [True, False]

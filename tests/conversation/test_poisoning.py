@@ -18,12 +18,11 @@ from memagent_graph import ConversationMemory, Facts
 from memagent_graph.testing import ScriptedChatModel
 
 FALSE = "I live in Rome."
+CONTEXT = {"id": "p", "additional_kwargs": {"remember": "context"}}
 PLANTED = {
     "page": [calling("fetch"), ToolMessage(FALSE, tool_call_id="1", name="fetch", id="p")],
-    "agent": [HumanMessage(FALSE, id="p", additional_kwargs={"remember": "context"})],
-    "named agent": [
-        HumanMessage(FALSE, id="p", name="Bo", additional_kwargs={"remember": "context"})
-    ],
+    "agent": [HumanMessage(FALSE, **CONTEXT)],
+    "named agent": [HumanMessage(FALSE, name="Bo", **CONTEXT)],
     "assistant": [AIMessage(FALSE, id="p")],
     "mail": [dated(f"From: Eve <eve@example.com>\nTo: Ann\n\n{FALSE}", key="p")],
     "quotation": [dated(f"> {FALSE}", key="p")],
@@ -36,13 +35,13 @@ class Profile(BaseModel):
 
 def believe(messages):
     """Take the last line that says where somebody lives, of any speaker."""
-    shown = messages[-1].text.partition("<conversation>")[2].partition("</conversation>")[0]
+    text = messages[-1].text
+    shown = text.partition("<conversation>")[2].partition("</conversation>")[0]
     said = [None, *re.finditer(r"(?:\[(\d+)\])?[^\n]*I live in (\w+)", shown)][-1]
     if said is None:
         return "unchanged"
     change = {"field": "city", "value": said[2], "message": int(said[1] or 1)}
-    is_profile = "JSON" in messages[-1].text
-    return json.dumps({"changes": [change]}) if is_profile else f"user | lives in | {said[2]}"
+    return json.dumps({"changes": [change]}) if "JSON" in text else f"user | lives in | {said[2]}"
 
 
 def find_city(memory):
@@ -56,14 +55,9 @@ def find_city(memory):
 
 
 @pytest.mark.parametrize("planted", PLANTED)
-@pytest.mark.parametrize(
-    ("model", "schema"),
-    [
-        ("extractive", str),
-        (ScriptedChatModel(believe), Profile),
-        (ScriptedChatModel(believe), Facts),
-    ],
-)
+@pytest.mark.parametrize(("model", "schema"), [
+    ("extractive", str), (ScriptedChatModel(believe), Profile), (ScriptedChatModel(believe), Facts),
+])  # fmt: skip
 def test_what_others_say_replaces_nothing_that_a_user_said_of_himself(model, schema, planted):
     memory = ConversationMemory(model, store=InMemoryStore(), schema=schema)
     memory.save([dated("I live in Husum.", key="1")], user="ann", thread="monday")

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import json
-import re
 from datetime import UTC, date, datetime
 from enum import Enum
+from functools import partial
 from typing import Literal
 
 import pytest
-from conversations import dated, prompted, words_in
+from conversations import calling, dated, prompted, words_in
 from hypothesis import given
 from hypothesis import strategies as st
-from langchain_core.messages import AIMessage, ToolMessage
+from langchain_core.messages import ToolMessage
 from langchain_openai import ChatOpenAI
 from langgraph.store.memory import InMemoryStore
 from pydantic import BaseModel, Field, model_validator
-from servers.openai_server import OpenAIServer
 
 from memagent_graph import ConversationMemory, ReadingConfig
 from memagent_graph.conversation.profile import (
@@ -65,11 +64,10 @@ class Profile(BaseModel):
     address: Address = Address()
     hobbies: set[str] = set()
     trip: Trip | None = None
-    nicknames: list[str] = Field([], max_length=2)
 
 
 def change(field, value, message=1, action=None):
-    action = action or ("add" if field in ("pets", "hobbies", "nicknames") else "set")
+    action = action or ("add" if field in ("pets", "hobbies") else "set")
     return {"field": field, "action": action, "value": value, "message": message}
 
 
@@ -78,7 +76,6 @@ def changes(*items):
 
 
 def keeper(*replies, schema=Profile, **options):
-    """A memory, and its model, which replies so."""
     model = ScriptedChatModel(*replies or ["Noted."])
     return ConversationMemory(model, schema=schema, **options), model
 
@@ -102,19 +99,14 @@ def test_fields_are_merged_one_by_one_and_each_has_its_evidence():
     tell(memory, "I am Ann.", "I live in Paris.")
     found = tell(memory, "In the Rue Cler 1, with Minou.", day="2026-04-01", thread="tuesday")
 
-    assert found == Profile(
-        name="Ann", address=Address(city="Paris", street="Rue Cler 1"), pets=[Pet(name="Minou")]
-    )
-    city = next(entry for entry in memory.entries("ann") if entry.field == "address.city")
-    assert city == ProfileEntry(
-        "address.city", "Paris", "monday 2026-03-05 1", "monday", "2026-03-05"
-    )
+    address = Address(city="Paris", street="Rue Cler 1")
+    assert found == Profile(name="Ann", address=address, pets=[Pet(name="Minou")])
+    city = "address.city", "Paris", "monday 2026-03-05 1", "monday", "2026-03-05"
+    assert [e for e in memory.entries("ann") if e.field == city[0]] == [ProfileEntry(*city)]
 
 
 def test_of_a_contradiction_the_newest_stays_and_that_is_said_without_a_word_of_it(caplog):
-    memory, _ = keeper(
-        changes(change("address.city", "Paris")), changes(change("address.city", "Berlin"))
-    )
+    memory, _ = keeper(*(changes(change("address.city", city)) for city in ("Paris", "Berlin")))
     tell(memory, "I live in Paris.")
     assert warnings(memory) == ()
 
@@ -123,11 +115,11 @@ def test_of_a_contradiction_the_newest_stays_and_that_is_said_without_a_word_of_
     assert found.address.city == "Berlin"
     (warning,) = warnings(memory)
     assert words_in(warning, "address.city", "newest") == ["address.city", "newest"]
-    assert warning in caplog.text
-    assert not re.search("Paris|Berlin", caplog.text)
-    now, before = memory.entries("ann")
-    assert (now.value, now.told_at, now.until) == ("Berlin", "2026-04-01", "")
-    assert (before.value, before.told_at, before.until) == ("Paris", "2026-03-05", "2026-04-01")
+    assert words_in(caplog.text, warning, "Paris", "Berlin") == [warning]
+    assert [(one.value, one.told_at, one.until) for one in memory.entries("ann")] == [
+        ("Berlin", "2026-04-01", ""),
+        ("Paris", "2026-03-05", "2026-04-01"),
+    ]
 
 
 def at(hour):
@@ -139,10 +131,8 @@ def at(hour):
     ("before", "since"), [("2026-03-05", "2026-04-01"), (at(9), at(18))], ids=["day", "hour"]
 )
 def test_what_was_said_before_does_not_overwrite_what_was_said_since(before, since, action):
-    memory, _ = keeper(
-        changes(change("address.city", "Berlin")),
-        changes(change("address.city", "Paris", action=action)),
-    )
+    older = change("address.city", "Paris", action=action)
+    memory, _ = keeper(changes(change("address.city", "Berlin")), changes(older))
     tell(memory, "I moved to Berlin.", day=since)
 
     found = tell(memory, "I live in Paris.", day=before, thread="an older one")
@@ -166,13 +156,10 @@ def test_of_two_values_told_in_two_time_zones_the_one_of_the_later_instant_stays
 
 
 def test_what_was_removed_does_not_come_back_from_what_was_said_before():
+    removed = change("name", None, action="remove"), change("hobbies", "chess", action="remove")
     memory, _ = keeper(
         changes(change("name", "Ann"), change("hobbies", "chess"), change("hobbies", "golf")),
-        changes(
-            change("name", None, action="remove"),
-            change("hobbies", "chess", action="remove"),
-            change("diet", "vegan", 2),
-        ),
+        changes(*removed, change("diet", "vegan", 2)),
         changes(change("name", "Anna"), change("hobbies", "chess")),
         changes(change("name", "Anne"), change("hobbies", "chess")),
     )
@@ -196,10 +183,9 @@ def test_a_list_has_each_item_once_and_what_is_learned_of_it_is_added_to_it():
 
     tell(memory, "My cat is Minou, I play chess.")
     found = tell(memory, "Minou is 4 now.", day="2026-04-01")
-    assert [(pet.kind, pet.age) for pet in found.pets] == [("cat", 4)]
-    assert len(found.hobbies) == 1
-    assert warnings(memory) == ()
 
+    pets = [(pet.kind, pet.age) for pet in found.pets]
+    assert (pets, len(found.hobbies), warnings(memory)) == ([("cat", 4)], 1, ())
     assert tell(memory, "I gave up chess for go.", day="2026-05-01").hobbies == {"go"}
 
 
@@ -210,62 +196,48 @@ def test_values_that_only_fit_together_are_taken_together():
 
         @model_validator(mode="after")
         def _in_order(self):
-            if self.least > self.most:
-                raise ValueError("least is more than most")
+            assert self.least <= self.most, "least is more than most"
             return self
 
     class Budget(BaseModel):
         span: Span = Span()
 
-    memory, model = keeper(
+    replies = (
         changes(change("span.least", 5), change("span.most", 9)),
-        changes(change("span.least", 12)),
-        changes(change("span.least", 11)),
-        schema=Budget,
+        *(changes(change("span.least", least)) for least in (12, 11)),
     )
+    memory, model = keeper(*replies, schema=Budget)
 
-    assert tell(memory, "From 5 to 9.").span == Span(least=5, most=9)
-    assert len(model.calls) == 1
+    assert (tell(memory, "From 5 to 9.").span, len(model.calls)) == (Span(least=5, most=9), 1)
     assert tell(memory, "At least 12.", day="2026-04-01").span == Span(least=5, most=9)
 
 
-@pytest.mark.parametrize(
-    ("wrong", "why"),
-    [
-        (change("diet", "veggie"), "'vegan' or 'anything'"),
-        (change("pets", {"name": "Minou", "age": -1}), "greater than or equal to 0"),
-        (change("pets", {"kind": "cat"}), "name"),
-        (change("trip", {"begins": "2026-05-01"}), "ends"),
-        (change("religion", "none"), "religion"),
-        (change("born", "in May"), "date"),
-    ],
-)
+@pytest.mark.parametrize(("wrong", "why"), [
+    (change("diet", "veggie"), "'vegan' or 'anything'"),
+    (change("pets", {"name": "Minou", "age": -1}), "greater than or equal to 0"),
+    (change("pets", {"kind": "cat"}), "name"), (change("trip", {"begins": "2026-05-01"}), "ends"),
+    (change("religion", "none"), "religion"), (change("born", "in May"), "date"),
+])  # fmt: skip
 def test_a_value_that_does_not_fit_is_sent_back_once_and_then_left_out(wrong, why):
-    both = changes(change("name", "Ann"), wrong)
-    memory, model = keeper(both, both)
+    memory, model = keeper(changes(change("name", "Ann"), wrong))
 
-    found = tell(memory, "I am Ann, and so on.")
+    assert tell(memory, "I am Ann, and so on.") == Profile(name="Ann")
 
-    assert found == Profile(name="Ann")
     assert len(model.calls) == 2
     assert why in model.prompts[1]
     assert any("does not fit the schema" in warning for warning in warnings(memory))
 
 
-@pytest.mark.parametrize(
-    "reply",
-    [
-        '```json\n{"changes": [{"field": "name", "action": "set", "value": "Ann"},]}\n```',
-        'Here it is: {"name": "Ann", "diet": null} as you asked.',
-        '<think>{"name": "Bob"}</think>{"changes": [{"field": "name", "value": "Ann"}]}',
-        '{"name": "Ann", "address": {"city": null}, "pets": []}',
-    ],
-)
+@pytest.mark.parametrize("reply", [
+    '```json\n{"changes": [{"field": "name", "action": "set", "value": "Ann"},]}\n```',
+    'Here it is: {"name": "Ann", "diet": null} as you asked.',
+    '<think>{"name": "Bob"}</think>{"changes": [{"field": "name", "value": "Ann"}]}',
+    '{"name": "Ann", "address": {"city": null}, "pets": []}',
+])  # fmt: skip
 def test_what_models_write_around_json_or_in_its_place_is_understood(reply):
     memory, model = keeper(reply)
 
-    assert tell(memory, "I am Ann.") == Profile(name="Ann")
-    assert len(model.calls) == 1
+    assert (tell(memory, "I am Ann."), len(model.calls)) == (Profile(name="Ann"), 1)
 
 
 def test_a_model_that_writes_no_json_folds_nothing_and_the_messages_wait():
@@ -274,20 +246,16 @@ def test_a_model_that_writes_no_json_folds_nothing_and_the_messages_wait():
     with pytest.raises(ModelError, match="JSON"):
         tell(memory, "I am Ann.")
 
-    assert memory.history("ann") == []
-    assert tell(memory, "I am Ann.") == Profile(name="Ann")
+    assert (memory.history("ann"), tell(memory, "I am Ann.")) == ([], Profile(name="Ann"))
 
 
 def test_what_only_a_tool_said_is_not_known_of_the_user():
-    memory, model = keeper(
-        changes(
-            change("name", "Bob", 3), change("diet", "vegan", 1), change("born", "2000-01-01", 2)
-        )
-    )
+    said = change("name", "Bob", 3), change("diet", "vegan", 1), change("born", "2000-01-01", 2)
+    memory, model = keeper(changes(*said))
     messages = [
         dated("I am a vegan. Who wrote this book?", key="1"),
-        AIMessage("", tool_calls=[{"name": "look", "args": {}, "id": "c"}], id="2"),
-        ToolMessage("Bob, born 2000", tool_call_id="c", name="look", id="3"),
+        calling("look"),
+        ToolMessage("Bob, born 2000", tool_call_id="1", name="look", id="3"),
     ]
 
     memory.save(messages, user="ann", thread="t")
@@ -316,13 +284,15 @@ def test_a_schema_that_changed_loads_what_still_fits_and_says_what_does_not(capl
     tell(before, "All of it.")
     after, _ = keeper(changes(change("age", 41)), schema=After, store=store)
 
+    def misfits():
+        return {e.field for e in after.entries("ann") if not e.fits and not e.until}
+
     assert after.load("ann") == After(name="Ann", hobbies=["chess"])
     assert words_in(caplog.text, "2 lines", "After", "forty") == ["2 lines", "After"]
-    assert {e.field for e in after.entries("ann") if not e.fits} == {"age", "religion"}
+    assert misfits() == {"age", "religion"}
     assert "religion" not in prompted(after, "")
 
-    assert tell(after, "I am 41.", day="2026-04-01").age == 41
-    assert {e.field for e in after.entries("ann") if not e.fits and not e.until} == {"religion"}
+    assert (tell(after, "I am 41.", day="2026-04-01").age, misfits()) == (41, {"religion"})
     assert before.load("ann") == Before(name="Ann", religion="none", hobbies=["chess"])
 
 
@@ -348,11 +318,10 @@ def test_a_profile_over_its_budget_is_asked_for_again_and_then_loses_the_oldest_
     assert len(model.calls) == 3
     assert "longer than there is room for" in model.prompts[2]
     assert found.name == "Ann"  # older than any of them, but no item of a list
-    assert found.hobbies
-    assert not any(name.startswith("hobby") for name in found.hobbies)
+    assert {name.split()[0] for name in found.hobbies} == {"sport"}
     assert memory.history("ann")[0].tokens <= 60
-    assert "asked once more" in " ".join(warnings(memory))
-    assert "had to go" in " ".join(warnings(memory))
+    told = " ".join(warnings(memory))
+    assert words_in(told, "asked once more", "had to go") == ["asked once more", "had to go"]
 
 
 def test_no_change_is_no_change():
@@ -380,9 +349,7 @@ def test_earlier_values_are_kept_as_versions_are(limit, kept):
 
 
 def test_an_edit_of_a_person_counts_and_has_no_evidence():
-    memory, _ = keeper(
-        changes(change("name", "Ann"), change("address.city", "Paris")), store=InMemoryStore()
-    )
+    memory, _ = keeper(changes(change("name", "Ann"), change("address.city", "Paris")))
     tell(memory, "I am Ann, in Paris.")
     users = memory.users()
 
@@ -390,83 +357,56 @@ def test_an_edit_of_a_person_counts_and_has_no_evidence():
 
     assert memory.load("ann").address.city == "Rome"
     name, rome, paris = memory.entries("ann")
-    assert name.message
     assert (rome.value, rome.message, rome.told_at) == ("Rome", "", "2026-03-05")
-    assert paris.value == "Paris"
-    assert paris.until
-
-
-class Required(BaseModel):
-    name: str
+    assert (bool(name.message), paris.value, bool(paris.until)) == (True, "Paris", True)
 
 
 class Anything(BaseModel):
     call: type = int
 
 
-class Nothing(BaseModel):
-    pass
-
-
 class Undefined(BaseModel):
     home: Nowhere | None = None  # noqa: F821 - that is the point
 
 
-@pytest.mark.parametrize(
-    ("schema", "why"),
-    [
-        (Required, "default to name"),
-        (Anything, "JSON"),
-        (Nothing, "no fields"),
-        (Undefined, "Nowhere"),
-        (dict, "pydantic model"),
-        (Profile(), "pydantic model"),
-    ],
-)
+@pytest.mark.parametrize(("schema", "why"), [
+    (Pet, "default to name"), (Anything, "JSON"), (type("Nothing", (BaseModel,), {}), "no fields"),
+    (Undefined, "Nowhere"), (dict, "pydantic model"), (Profile(), "pydantic model"),
+])  # fmt: skip
 def test_a_schema_that_cannot_be_a_profile_is_refused(schema, why):
     with pytest.raises(ConfigurationError, match=why):
         keeper(schema=schema)
 
 
 def test_a_profile_needs_room_for_what_was_said_and_a_chat_model_and_only_it_has_entries():
-    with pytest.raises(ConfigurationError, match="more than half"):
-        keeper(config=ReadingConfig(chunk_tokens=200))
-    with pytest.raises(ConfigurationError, match="chat model"):
-        ConversationMemory("extractive", schema=Profile)
-    with pytest.raises(ConfigurationError, match="schema"):
-        ConversationMemory().entries("ann")
+    for make, why in (
+        (lambda: keeper(config=ReadingConfig(chunk_tokens=200)), "more than half"),
+        (lambda: ConversationMemory("extractive", schema=Profile), "chat model"),
+        (lambda: ConversationMemory().entries("ann"), "schema"),
+    ):
+        with pytest.raises(ConfigurationError, match=why):
+            make()
 
 
-@pytest.fixture
-def server():
-    server = OpenAIServer(lambda body: changes(change("name", "Ann")))
-    yield server
-    server.close()
+@pytest.fixture(params=[ChatEndpoint, partial(ChatOpenAI, api_key="none", max_retries=0)])
+def model(request, openai_server):
+    openai_server.reply = lambda body: changes(change("name", "Ann"))
+    return request.param(model="small", base_url=openai_server.base_url)
 
 
-def endpoint(server):
-    return ChatEndpoint(model="small", base_url=server.base_url)
-
-
-def chat_openai(server):
-    return ChatOpenAI(model="small", base_url=server.base_url, api_key="none", max_retries=0)
-
-
-@pytest.mark.parametrize("model", [endpoint, chat_openai])
-def test_a_server_is_asked_to_hold_the_reply_to_the_schema_until_it_refuses(server, model):
-    memory = ConversationMemory(model(server), schema=Profile)
+def test_a_server_is_asked_to_hold_the_reply_to_the_schema_until_it_refuses(openai_server, model):
+    memory = ConversationMemory(model, schema=Profile)
     assert tell(memory, "I am Ann.") == Profile(name="Ann")
     refusal = {"message": "response_format is not supported", "type": "invalid_request_error"}
-    server.script = [{"status": 400, "error": refusal}]
+    openai_server.script = [{"status": 400, "error": refusal}]
 
     for day in ("2026-04-01", "2026-05-01"):
         assert tell(memory, "Still Ann.", day=day) == Profile(name="Ann")
 
-    first, *others = server.requests
+    first, *others = openai_server.requests
     wanted = first["response_format"]["json_schema"]["schema"]
-    assert wanted == Fields(Profile).changes | {
-        key: wanted[key] for key in ("title", "description") if key in wanted
-    }
+    own = {key: wanted[key] for key in ("title", "description") if key in wanted}
+    assert wanted == Fields(Profile).changes | own
     assert ["response_format" in request for request in others] == [True, False, False]
 
 
@@ -516,34 +456,28 @@ WHOLE = Whole(
     job=Job(title="miller", company="Mill Ltd"),
     address=Address(city="Husum", street="Markt 1"),
     hobbies={"chess"},
-).model_dump_json()
-
-
-@pytest.mark.parametrize(
-    "reply",
-    [
-        {"name": "unbekannt", "hobbies": ["keine Angabe"], "level": "nicht angegeben"},
-        {"name": "inconnu", "job": {"title": "non précisé", "company": "null"}},
-        {"name": "未知", "address": {"city": "不明", "street": "-"}},
-        {"age": None, "diet": "unknown", "pets": [], "hobbies": [], "address": None, "job": None},
-        {"job": {"title": "miller", "company": "not specified"}, "hobbies": ["chess", "N/A"]},
-        {"pets": [{"name": "Minou", "kind": "unknown", "age": None}], "address": "unknown"},
-        {"changes": [change("name", None)]},
-        {"changes": [change("hobbies", ["unknown"], action="set")]},
-        {"changes": [change("hobbies", [], action="set")]},
-        {"changes": [change("diet", "unknown")]},
-    ],
-    ids=lambda reply: json.dumps(reply, ensure_ascii=False)[:60],
 )
+
+
+@pytest.mark.parametrize("reply", [
+    {"name": "unbekannt", "hobbies": ["keine Angabe"], "level": "nicht angegeben"},
+    {"name": "inconnu", "job": {"title": "non précisé", "company": "null"}},
+    {"name": "未知", "address": {"city": "不明", "street": "-"}},
+    {"age": None, "diet": "unknown", "pets": [], "hobbies": [], "address": None, "job": None},
+    {"job": {"title": "miller", "company": "not specified"}, "hobbies": ["chess", "N/A"]},
+    {"pets": [{"name": "Minou", "kind": "unknown", "age": None}], "address": "unknown"},
+    {"changes": [change("name", None)]},
+    {"changes": [change("hobbies", ["unknown"], action="set")]},
+    {"changes": [change("hobbies", [], action="set")]}, {"changes": [change("diet", "unknown")]},
+], ids=lambda reply: json.dumps(reply, ensure_ascii=False)[:60])  # fmt: skip
 def test_a_value_that_says_nothing_replaces_none_and_joins_none(reply):
-    memory, model = keeper(WHOLE, json.dumps(reply), schema=Whole)
+    memory, model = keeper(WHOLE.model_dump_json(), json.dumps(reply), schema=Whole)
     before = tell(memory, "I am Ann, 41, a vegan miller.")
 
     found = tell(memory, "What a nice day!", day="2026-04-01", thread="tuesday")
 
-    assert found == before == Whole.model_validate_json(WHOLE)
-    assert warnings(memory) == ()
-    assert len(model.calls) == 2
+    assert found == before == WHOLE
+    assert (warnings(memory), len(model.calls)) == ((), 2)
 
 
 def test_a_value_that_says_nothing_fills_a_field_until_there_is_another():
@@ -555,5 +489,4 @@ def test_a_value_that_says_nothing_fills_a_field_until_there_is_another():
 
     found = tell(memory, "I am Ann, and play chess.", thread="tuesday")
 
-    assert (found.name, found.hobbies) == ("Ann", {"chess"})
-    assert warnings(memory) == ()
+    assert (found.name, found.hobbies, warnings(memory)) == ("Ann", {"chess"}, ())

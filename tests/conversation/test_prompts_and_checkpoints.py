@@ -13,7 +13,7 @@ from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.store.memory import InMemoryStore
 from langgraph.types import Command, interrupt
 
-from memagent_graph import ConversationMemory, MemAgentMiddleware
+from memagent_graph import ConversationMemory
 from memagent_graph.errors import ConfigurationError
 from memagent_graph.testing import ScriptedChatModel
 
@@ -47,9 +47,7 @@ def weigh() -> str:
 def with_tools(memory, _):
     script = [part for number in range(60) for part in (calling("weigh", f"c{number}"), "Noted.")]
     model = ScriptedChatModel(*script)
-    middleware = [MemAgentMiddleware(memory)]
-    saver = InMemorySaver()
-    return create_agent(model, [weigh], middleware=middleware, checkpointer=saver), model
+    return agent_with(memory, model=model, tools=[weigh]), model
 
 
 def texts(call):
@@ -60,8 +58,7 @@ def texts(call):
 @pytest.mark.parametrize("how", ["sync", "async"])
 def test_a_prompt_continues_the_one_before_until_the_view_begins_elsewhere(host, how):
     memory = remembering(window=12)
-    model = ScriptedChatModel("Noted.")
-    made = host(memory, model)
+    made = host(memory, model := ScriptedChatModel("Noted."))
     made, model = made if isinstance(made, tuple) else (made, model)
     for number in range(16):
         say(made, f"My boat number {number} lies near the bees of Lugo.", ANN, how)
@@ -94,8 +91,7 @@ def test_nothing_that_is_shown_is_shown_again_and_what_is_new_comes_last(host):
 @HOSTS
 def test_what_another_process_forgets_or_corrects_is_shown_no_more(host):
     store, model = InMemoryStore(), ScriptedChatModel("Noted.")
-    memory = remembering(store)
-    made = host(memory, model)
+    made = host(memory := remembering(store), model)
     for act in (
         lambda: memory.users().edit("ann", "My bees are in Vigo.", by="support"),
         lambda: ConversationMemory(store=store).forget_messages("ann", ["b"]),
@@ -119,32 +115,26 @@ def test_no_state_and_no_stream_has_what_the_model_is_shown(host):
     given = {"messages": [("human", "Where are my bees?")]}
     parts = [*made.stream(given, ANN, stream_mode=["values", "updates", "messages"])]
 
-    assert "Lugo" not in str(parts)
-    assert "Lugo" not in str([*saver.list(None)])
+    assert "Lugo" not in str([parts, *saver.list(None)])
 
 
 def test_a_node_that_returns_what_it_was_shown_changes_nothing_of_it():
-    memory = remembering()
-    made = graph_around(
-        memory, lambda state: {"messages": [*state["messages"], AIMessage("Noted.")]}
-    )
+    def reply(state):
+        return {"messages": [*state["messages"], AIMessage("Noted.")]}
 
-    out = say(made, "Where are my bees?", ANN)
+    out = say(graph_around(remembering(), reply), "Where are my bees?", ANN)
 
     assert [message.text for message in out["messages"]] == ["Where are my bees?", "Noted."]
 
 
 def test_a_command_of_the_node_goes_where_it_says():
-    memory = remembering()
-
     def reply(_):
         return Command(goto="behind", update={"messages": [("ai", "Noted.")]})
 
     def behind(_):
         return {"messages": [AIMessage("And checked.", id="checked")]}
 
-    builder = graph_around(memory, reply, behind=behind)
-    out = say(builder, "I sail.", ANN)
+    out = say(graph_around(memory := remembering(), reply, behind=behind), "I sail.", ANN)
 
     assert [message.text for message in out["messages"]][:2] == ["I sail.", "Noted."]
     assert "sail" in memory.load("ann")
@@ -165,19 +155,16 @@ def test_a_new_process_continues_a_thread_and_an_older_checkpoint_of_it(host):
 
     memory = ConversationMemory(store=memory.people.choose_store(None), window=8, **NEVER)
     memory.people.backlog("ann", None).recalled.clear()
-    model = ScriptedChatModel("Noted.")
-    again = host(memory, model, saver)
+    again = host(memory, model := ScriptedChatModel("Noted."), saver)
     out = say(again, "Do I own boat 3?", ANN)
     assert len(out["messages"]) == 62
-    assert len(model.calls[-1].messages) <= 8
-    assert "I own boat 3." in "".join(texts(model.calls[-1]))
-
-    older = next(
-        at for at in again.get_state_history(ANN) if len(at.values.get("messages", ())) == 40
-    )
+    history = again.get_state_history(ANN)
+    older = next(at for at in history if len(at.values.get("messages", ())) == 40)
     say(again, "Do I own boat 7?", older.config)
-    assert len(model.calls[-1].messages) <= 8
-    assert "I own boat 7." in "".join(texts(model.calls[-1]))
+
+    for call, number in zip(model.calls, (3, 7), strict=True):
+        assert len(call.messages) <= 8
+        assert f"I own boat {number}." in "".join(texts(call))
     assert "I own boat 25." not in "".join(texts(model.calls[-1])[:-1])
 
 
@@ -202,8 +189,12 @@ def test_a_run_that_is_resumed_within_the_node_of_the_model_sees_the_view(how):
 
 
 def size_in(saver):
-    """The bytes that a checkpointer in memory holds."""
-    blobs = [blob for _, blob in saver.blobs.values()]
+    if isinstance(saver, SqliteSaver):
+        queries = (
+            "SELECT sum(length(checkpoint) + length(metadata)) FROM checkpoints",
+            "SELECT sum(length(value)) FROM writes",
+        )
+        return sum(saver.conn.execute(query).fetchone()[0] for query in queries)
     points = [
         part
         for of_thread in saver.storage.values()
@@ -211,41 +202,32 @@ def size_in(saver):
         for (_, checkpoint), (_, metadata), *_ in of_ns.values()
         for part in (checkpoint, metadata)
     ]
+    blobs = [blob for _, blob in saver.blobs.values()]
     writes = [row[2][1] for rows in saver.writes.values() for row in rows.values()]
     return sum(map(len, [*blobs, *points, *writes]))
 
 
-def size_of_tables(saver):
-    """The bytes that SQLite's checkpointer holds."""
-    queries = (
-        "SELECT sum(length(checkpoint) + length(metadata)) FROM checkpoints",
-        "SELECT sum(length(value)) FROM writes",
-    )
-    return sum(saver.conn.execute(query).fetchone()[0] for query in queries)
-
-
-def plain(how, saver):
-    model = ScriptedChatModel("I see, and I note it.")
-    if how == "middleware":
+def plain(host, model, saver):
+    if host is agent:
         return create_agent(model, checkpointer=saver)
     builder = StateGraph(MessagesState).add_node("reply", answer_with(model))
     return builder.add_edge(START, "reply").compile(saver)
 
 
-@pytest.mark.parametrize(("how", "kind"), [("middleware", "memory"), ("node", "sqlite")])
-def test_checkpoints_are_at_most_a_tenth_larger_than_without_memory(how, kind):
-    sizes = []
+@pytest.mark.parametrize(
+    ("host", "kind"), [(agent, InMemorySaver), (graph, SqliteSaver)], ids=["middleware", "node"]
+)
+def test_checkpoints_are_at_most_a_tenth_larger_than_without_memory(host, kind):
+    sizes, model = [], ScriptedChatModel("I see, and I note it.")
     for remembers in (True, False):
         with SqliteSaver.from_conn_string(":memory:") as opened:
-            saver = opened if kind == "sqlite" else InMemorySaver()
+            saver = opened if kind is SqliteSaver else InMemorySaver()
             memory = ConversationMemory(store=InMemoryStore(), **NEVER)
-            host = agent if how == "middleware" else graph
-            model = ScriptedChatModel("I see, and I note it.")
-            made = host(memory, model, saver) if remembers else plain(how, saver)
+            made = host(memory, model, saver) if remembers else plain(host, model, saver)
             for number in range(TURNS):
                 said = f"On day {number} I walked to the lake with my dog Pepper. " * 4
                 say(made, said, ANN)
-            sizes.append(size_of_tables(saver) if kind == "sqlite" else size_in(saver))
+            sizes.append(size_in(saver))
 
     ours, theirs = sizes
     assert ours <= 1.1 * theirs, f"{ours / theirs:.2f} times as large"

@@ -1,5 +1,6 @@
 """A small model folds a conversation by choosing among what users say."""
 
+import json
 from math import log
 from threading import Barrier
 
@@ -16,8 +17,6 @@ from memagent_graph.testing import ScriptedChatModel
 
 
 class Small(ScriptedChatModel):
-    """A model of half a billion parameters by its name, which replies what the test says."""
-
     model_name: str = "tiny-0.5b-instruct"
     continues: bool = False
 
@@ -33,12 +32,14 @@ class Judge(Small):
     def __init__(self, chances, **fields):
         def reply(messages):
             judged = messages[-1].text.splitlines()[-1].strip('"')
-            found = {"logprobs": [log(chances.get(judged, 1.0))]}
-            return AIMessage(
-                "yes" if judged in chances else "no", response_metadata={"generation": found}
-            )
+            return likely("yes" if judged in chances else "no", chances.get(judged, 1.0))
 
         super().__init__(reply, **fields)
+
+
+def likely(text, chance):
+    found = {"logprobs": [log(chance)]}
+    return AIMessage(text, response_metadata={"generation": found})
 
 
 IDS = {"user": "ann", "thread": "monday"}
@@ -53,14 +54,11 @@ def fold(model, *said, **options):
 
 
 def judge(said, chances, memory_tokens=400, **options):
-    """A memory of what was said, folded by a model that judges it with these chances."""
     config = ReadingConfig(memory_tokens=memory_tokens)
     return fold(model := Judge(chances), *said, config=config, **options), model
 
 
 SAID = ["My sister Edda breeds goats in Husum.", "I moved to Berlin in May for a job at Siemens."]
-
-
 OSLO = "I moved to Oslo in April."
 REMARK = "The weather in Husum was dreadful."
 
@@ -71,21 +69,21 @@ def test_what_the_model_takes_for_facts_is_kept_word_for_word_for_one_token_each
     assert memory.load("ann").splitlines() == ["5 Mar 2026", *SAID]
     judged = [prompt.splitlines()[-1].strip('"') for prompt in model.prompts]
     assert judged == [SAID[0], REMARK, SAID[1]]
-    assert all(call.options["max_tokens"] == 1 and call.options["plain"] for call in model.calls)
+    assert {(call.options["max_tokens"], call.options["plain"]) for call in model.calls} == {
+        (1, True)
+    }
 
 
 def test_the_likeliest_stay_where_there_is_no_room_and_are_judged_once_by_a_process():
     store, chances = InMemoryStore(), {SAID[0]: 0.9, SAID[1]: 0.6, OSLO: 0.7}
     memory, model = judge(SAID, chances, memory_tokens=24, store=store)
     memory.save([dated(OSLO, key="later")], **IDS)
-    assert memory.load("ann").splitlines()[1:] == SAID[:1]
-    assert len(model.calls) == 3
+    assert (memory.load("ann").splitlines()[1:], len(model.calls)) == (SAID[:1], 3)
 
     again = [dated(SAID[1], key="again")]
     memory, model = judge(again, chances, memory_tokens=24, store=store)
 
-    assert memory.load("ann").splitlines()[1:] == SAID[:1]
-    assert len(model.calls) == 2
+    assert (memory.load("ann").splitlines()[1:], len(model.calls)) == (SAID[:1], 2)
 
 
 def test_statements_are_judged_at_once_after_the_first_has_filled_the_servers_cache():
@@ -97,17 +95,13 @@ def test_statements_are_judged_at_once_after_the_first_has_filled_the_servers_ca
             both.wait(timeout=10)  # raises if a call waits for the end of another
         return AIMessage("yes")
 
-    memory = fold(Small(reply, continues=True), *said)
-
-    assert memory.load("ann").splitlines()[1:] == said
+    assert fold(Small(reply, continues=True), *said).load("ann").splitlines()[1:] == said
 
 
 NO_STATEMENTS = {
-    "questions": "What is the capital of Peru?",
-    "requests": "Please explain what a volcano is.",
-    "greetings": "Hello, how are you?",
-    "a quotation": f"> {SAID[1]}",
-}
+    "questions": "What is the capital of Peru?", "requests": "Please explain what a volcano is.",
+    "greetings": "Hello, how are you?", "a quotation": f"> {SAID[1]}",
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("said", NO_STATEMENTS.values(), ids=NO_STATEMENTS)
@@ -120,8 +114,7 @@ def test_no_call_is_made_where_users_state_nothing_of_their_own(said):
 def test_where_a_model_continues_no_texts_the_newest_statements_are_kept_and_a_warning_says_so():
     memory = fold(model := Small("yes"), *SAID)
 
-    assert memory.load("ann").splitlines()[1:] == SAID
-    assert model.calls == []
+    assert (memory.load("ann").splitlines()[1:], model.calls) == (SAID, [])
     assert "continues no plain texts" in memory.history("ann")[0].warnings[0]
 
 
@@ -154,18 +147,16 @@ def test_an_endpoint_continues_a_text_and_reports_how_likely_the_continuation_is
 
     reply = model.invoke("One, two,", plain=True, max_tokens=1)
 
-    assert reply.text == " yes"
-    assert reply.response_metadata["generation"]["logprobs"] == [-0.1]
-    assert openai_server.requests[0]["prompt"] == "One, two,"
-    assert "messages" not in openai_server.requests[0]
+    assert (reply.text, reply.response_metadata["generation"]["logprobs"]) == (" yes", [-0.1])
+    (request,) = openai_server.requests
+    assert (request["prompt"], "messages" in request) == ("One, two,", False)
 
 
 def test_each_statement_is_of_its_speaker():
-    said = {name: f"I live in {town}." for name, town in {"Bo": "Kiel", "Cy": "Husum"}.items()}
+    said = {"Bo": "I live in Kiel.", "Cy": "I live in Husum."}
+    messages = [dated(text, name=name) for name, text in said.items()]
 
-    memory, _ = judge(
-        [dated(text, name=name) for name, text in said.items()], dict.fromkeys(said.values(), 0.9)
-    )
+    memory, _ = judge(messages, dict.fromkeys(said.values(), 0.9))
 
     kept = [line for name, text in said.items() for line in (f"@{name}", "5 Mar 2026", text)]
     assert memory.load("ann").splitlines() == kept
@@ -179,17 +170,8 @@ def test_statements_with_words_of_never_are_left_out():
         judge(SAID, {}, never="it")
 
 
-def fold_with_large(*replies, said=SAID, times=1):
-    model = Small(*replies, model_name="large")
-    memory = ConversationMemory(model)
-    for number in range(times):
-        messages = [dated(text, key=f"{number} {at}") for at, text in enumerate(said)]
-        memory.save(messages, **IDS)
-    return memory, model
-
-
 def test_a_larger_model_that_notes_nothing_leaves_the_sentences_of_the_user():
-    memory, model = fold_with_large("unchanged")
+    memory = fold(model := Small("unchanged", model_name="large"), *SAID)
 
     assert memory.load("ann").splitlines() == ["5 Mar 2026", *SAID]
     assert "noted nothing" in memory.history("ann")[0].warnings[0]
@@ -208,7 +190,7 @@ def test_a_larger_model_that_copies_the_conversation_is_asked_as_small_ones_are(
 
 def test_a_statement_that_a_model_lists_as_to_be_forgotten_stays():
     notes = f"2026-03-05: {SAID[0]}\n2026-03-05: {SAID[1]}"
-    memory, _ = fold_with_large(f"{notes}\nForget: {SAID[1]}")
+    memory = fold(Small(f"{notes}\nForget: {SAID[1]}", model_name="large"), *SAID)
 
     assert memory.load("ann") == notes
 
@@ -216,10 +198,9 @@ def test_a_statement_that_a_model_lists_as_to_be_forgotten_stays():
 def test_facts_of_a_small_model_that_no_user_states_are_left_out():
     model = Small("Hello | speaker | assistant\nEdda | breeds goats in | Husum")
 
-    nothing = fold(model, "Hello, how are you?", schema=Facts)
     memory = fold(model, "Hello!", SAID[0], schema=Facts)
 
-    assert nothing.load("ann") == ""
+    assert fold(model, "Hello, how are you?", schema=Facts).load("ann") == ""
     assert memory.load("ann").startswith("Edda | breeds goats in | Husum")
     assert "1 (said by no user)" in memory.history("ann")[0].warnings[0]
 
@@ -248,6 +229,7 @@ def test_what_a_user_marks_as_quoted_becomes_no_fact_of_theirs(said, name):
 
 def test_what_a_user_says_and_quotes_is_a_fact():
     said = "I moved to Rome in May.\n> I moved to Rome in May."
+
     memory = fold(Small("user | moved to | Rome"), said, schema=Facts)
 
     assert "moved to | Rome" in memory.load("ann")
@@ -266,9 +248,7 @@ class Filler(Small):
     def __init__(self, values, **fields):
         def reply(messages):
             statement, field = messages[-1].text.splitlines()[-1][1:].rsplit('" ', 1)
-            text, chance = values.get((statement, field.rstrip(":")), ("none", 1.0))
-            found = {"logprobs": [log(chance)]}
-            return AIMessage(text, response_metadata={"generation": found})
+            return likely(*values.get((statement, field.rstrip(":")), ("none", 1.0)))
 
         super().__init__(reply, **fields)
 
@@ -288,19 +268,14 @@ def test_a_small_model_fills_a_profile_with_words_of_the_users_statements():
 
 
 NO_VALUES = {
-    "of another": ("Husum (my sister)", 0.9),
-    "invented": ("Rome (me)", 0.9),
-    "improbable": ("Husum (me)", 0.1),
-    "nothing": ("none", 0.9),
-    "cut off": ("Husum", 0.9),
-}
+    "of another": ("Husum (my sister)", 0.9), "invented": ("Rome (me)", 0.9),
+    "improbable": ("Husum (me)", 0.1), "nothing": ("none", 0.9), "cut off": ("Husum", 0.9),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("said", NO_VALUES.values(), ids=NO_VALUES)
 def test_what_a_small_model_is_not_sure_that_the_user_says_of_themselves_is_no_value(said):
-    memory = fold(Filler({(SAID[0], "home"): said}), SAID[0], schema=Profile)
-
-    assert memory.entries("ann") == []
+    assert fold(Filler({(SAID[0], "home"): said}), SAID[0], schema=Profile).entries("ann") == []
 
 
 def test_words_are_the_value_of_the_field_of_which_a_small_model_is_surest():
@@ -316,9 +291,14 @@ def test_a_value_replaces_another_only_if_a_small_model_is_surer_still(chance, k
     assert fold(Filler(values), OSLO, BERGEN, schema=Profile).load("ann") == Profile(home=kept)
 
 
+def set_fields(**values):
+    changed = {"action": "set", "message": 1}
+    changes = [{"field": name, "value": value, **changed} for name, value in values.items()]
+    return json.dumps({"changes": changes})
+
+
 def test_without_plain_texts_a_small_model_is_asked_for_json_with_a_warning():
-    reply = '{"changes": [{"field": "home", "action": "set", "value": "Oslo", "message": 1}]}'
-    memory = fold(Small(reply), OSLO, schema=Profile)
+    memory = fold(Small(set_fields(home="Oslo")), OSLO, schema=Profile)
 
     assert memory.load("ann") == Profile(home="Oslo")
     assert "continues no plain texts" in memory.history("ann")[0].warnings[0]
@@ -326,9 +306,8 @@ def test_without_plain_texts_a_small_model_is_asked_for_json_with_a_warning():
 
 @pytest.mark.parametrize("said", QUOTED.values(), ids=QUOTED)
 def test_what_a_user_marks_as_quoted_becomes_no_value_of_a_profile(said):
-    reply = '{"changes": [{"field": "home", "action": "set", "value": "Rome", "message": 1}, '
-    reply += '{"field": "sister", "action": "set", "value": "Edda", "message": 1}]}'
-    memory = fold(Small(reply, model_name="large"), f"{SAID[0]}\n{said}", schema=Profile)
+    model = Small(set_fields(home="Rome", sister="Edda"), model_name="large")
+    memory = fold(model, f"{SAID[0]}\n{said}", schema=Profile)
 
     assert memory.load("ann") == Profile(sister="Edda")
     assert "a quotation said so: home" in memory.history("ann")[0].warnings[0]

@@ -4,7 +4,6 @@ import pytest
 from conversations import calling, of, prompted, say, words_in
 from langchain.agents import create_agent
 from langchain_core.messages import HumanMessage
-from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.store.memory import InMemoryStore
 
 from memagent_graph import ConversationMemory, create_memory_tools
@@ -14,11 +13,8 @@ from memagent_graph.testing import ScriptedChatModel, call_tool
 
 def ask(memory, *calls, how="sync", **options):
     """What the tools return."""
-    replies = [call_tool(name, **args) for name, args in calls]
-    model = ScriptedChatModel(*replies, "Done.")
-    agent = create_agent(
-        model, create_memory_tools(memory), checkpointer=InMemorySaver(), **options
-    )
+    model = ScriptedChatModel(*(call_tool(name, **args) for name, args in calls), "Done.")
+    agent = create_agent(model, create_memory_tools(memory), **options)
     out = say(agent, "Go.", of("ann", "monday"), how)
     return [m.text for m in out["messages"] if m.type == "tool"], model
 
@@ -30,17 +26,12 @@ def memory():
 
 @pytest.mark.parametrize("how", ["sync", "async"])
 def test_an_agent_remembers_recalls_corrects_and_forgets(memory, how):
-    (kept, found, corrected, now, gone, left), _ = ask(
-        memory,
-        ("remember", {"statement": "I live in Husum."}),
-        ("recall", {"about": "Where do I live?"}),
-        ("correct", {"wrong": "live in Husum", "right": "I live in Kiel."}),
-        ("recall", {"about": "Where do I live?"}),
-        ("forget", {"subject": "Kiel"}),
-        ("recall", {"about": "Where do I live?"}),
-        how=how,
-    )
+    recall = "recall", {"about": "Where do I live?"}
+    calls = [*AGAIN["corrected"][:2], ("forget", {"subject": "Kiel"})]
 
+    told, _ = ask(memory, *(call for one in calls for call in (one, recall)), how=how)
+
+    kept, found, corrected, now, gone, left = told
     assert kept == "Remembered."
     assert "I live in Husum." in found
     assert "I live in Husum." in corrected
@@ -60,17 +51,16 @@ def test_the_model_cannot_name_a_user(memory):
     assert names == {"statement", "about", "subject", "wrong", "right"}
 
 
-def test_the_store_of_the_agent_is_used():
-    store = InMemoryStore()
+def test_the_store_of_the_agent_is_used(memory):
+    store = memory.users().store
     ask(ConversationMemory("extractive"), ("remember", {"statement": "I sail."}), store=store)
 
-    assert "I sail." in ConversationMemory("extractive", store=store).load("ann")
+    assert "I sail." in memory.load("ann")
 
 
 def test_an_error_is_the_tools_message(memory):
-    (said,), _ = ask(memory, ("forget", {"subject": "it"}))
+    assert "specific words" in ask(memory, ("forget", {"subject": "it"}))[0][0]
 
-    assert "specific words" in said
     with pytest.raises(ConfigurationError, match="specific words"):
         memory.forget_about("ann", "it")
 
@@ -84,18 +74,15 @@ def test_what_was_not_found_is_not_reported_as_forgotten(memory):
     assert "Bern" in memory.load("ann")
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "Forget my phone number.",
-        "Forget peanuts, even a phone number of 0171 would do.",
-        "Don't forget my phone number.",
-    ],
-)
+@pytest.mark.parametrize("text", [
+    "Forget my phone number.", "Forget peanuts, even a phone number of 0171 would do.",
+    "Don't forget my phone number.",
+])  # fmt: skip
 def test_a_sentence_alone_deletes_nothing(memory, text):
-    memory.save([("human", "My phone number is 0171 555."), ("human", text)], user="a", thread="t")
+    known = "My phone number is 0171 555."
+    memory.save([("human", known), ("human", text)], user="a", thread="t")
 
-    assert "My phone number is 0171 555." in memory.load("a")
+    assert known in memory.load("a")
     assert "0171 555" in prompted(memory, "phone number", "a").partition("<passages>")[2]
 
 
@@ -103,9 +90,7 @@ def test_a_sentence_alone_deletes_nothing(memory, text):
     ("named", "goes"), [("phone number", True), ("rent phone", False), ("", False), ("it", False)]
 )
 @pytest.mark.parametrize("together", [True, False])
-def test_what_a_model_says_is_to_be_forgotten_goes_if_the_user_said_its_words(
-    named, goes, together
-):
+def test_what_a_model_says_is_to_be_forgotten_goes_if_a_user_said_its_words(named, goes, together):
     notes = "2026-03-05: phone number 0171 555\n2026-03-05: the rent is 900 euros"
     replies = [notes, f"{notes}\nForget: {named}"][together:]
     memory = ConversationMemory(ScriptedChatModel(*replies), store=InMemoryStore())
@@ -115,21 +100,17 @@ def test_what_a_model_says_is_to_be_forgotten_goes_if_the_user_said_its_words(
     for said in [[known, asks]] if together else [[known], [asks]]:
         memory.save(said, user="ann", thread="t")
 
-    told = memory.load("ann") + prompted(memory, "phone number, rent")
-    assert ("0171" not in told) == goes
-    assert "900 euros" in memory.load("ann")
-    assert "900 euros" in told.partition("<passages>")[2]
-    assert "Forget:" not in memory.load("ann")
+    text, passages = memory.load("ann"), prompted(memory, "phone number, rent")
+    assert ("0171" not in text + passages) == goes
+    assert words_in(text, "900 euros", "Forget:") == ["900 euros"]
+    assert "900 euros" in passages.partition("<passages>")[2]
 
 
+HUSUM = "remember", {"statement": "I live in Husum."}
 AGAIN = {
-    "forgotten": [
-        ("remember", {"statement": "I live in Husum."}),
-        ("forget", {"subject": "Husum"}),
-        ("remember", {"statement": "I live in Husum."}),
-    ],
+    "forgotten": [HUSUM, ("forget", {"subject": "Husum"}), HUSUM],
     "corrected": [
-        ("remember", {"statement": "I live in Husum."}),
+        HUSUM,
         ("correct", {"wrong": "live in Husum", "right": "I live in Kiel."}),
         ("correct", {"wrong": "live in Kiel", "right": "I live in Husum."}),
     ],

@@ -62,12 +62,11 @@ def test_a_memory_over_its_budget_is_compacted_by_one_more_call_and_says_so(capl
     for number, day in enumerate(DAYS):
         tell(memory, dated(f"Fact {number}.", day), thread=day)
 
-    lines = memory.load("ann").splitlines()
-    assert lines[-10:] == [f"{DAYS[n]}: Fact {n}." for n in range(50, 60)]
-    assert lines[:-10] == [f"{DAYS[0]}: Older facts."]
+    newest = [f"{DAYS[n]}: Fact {n}." for n in range(50, 60)]
+    assert memory.load("ann").splitlines() == [f"{DAYS[0]}: Older facts.", *newest]
     history = memory.history("ann")
-    assert len(history) == 60
     warned = [bool(version.warnings) for version in reversed(history)]
+    assert len(warned) == 60
     assert not any(warned[:10])  # they fit
     assert any(warned[10:])
     assert "asked once more" in history[0].warnings[0]
@@ -85,30 +84,28 @@ def test_of_a_model_that_does_not_compact_the_oldest_facts_go_and_the_newest_sta
     facts = [dated(f"Fact {number}.", day) for number, day in enumerate(DAYS)]
 
     for said in [facts] if at_once else [[fact] for fact in facts]:
-        tell(memory, *said, thread=said[0].text)
+        text = tell(memory, *said, thread=said[0].text)
 
-    lines = memory.load("ann").splitlines()
+    lines = text.splitlines()
     assert lines == [f"{day}: Fact {n}." for n, day in enumerate(DAYS)][-len(lines) :]
     assert len(lines) >= 10
-    assert COUNTER.count(memory.load("ann")) <= BUDGET.memory_tokens
+    assert COUNTER.count(text) <= BUDGET.memory_tokens
     newest = memory.history("ann")[0]
     assert newest.cut
-    lost = 60 - len(lines) if at_once else 1
-    assert f"{lost} line" in newest.warnings[-1]
+    assert f"{60 - len(lines) if at_once else 1} line" in newest.warnings[-1]
 
 
 def test_what_to_keep_and_what_never_to_note_is_said_to_the_model_and_changes_the_chain():
-    store = InMemoryStore()
+    store, model = InMemoryStore(), appending()
     plain = ConversationMemory(appending(), store=store)
-    memory = ConversationMemory(
-        model := appending(), store=store, keep="allergies", never="salaries"
-    )
+    memory = ConversationMemory(model, store=store, keep="allergies", never="salaries")
 
     tell(plain, dated("I earn 3,000 euros.", key="a"))
     tell(memory, dated("I am allergic to nuts.", key="b"))
 
-    assert "Remember above all: allergies" in part(model.prompts[0], "task")
-    assert "salaries" in part(model.prompts[0], "task").partition("Never note")[2]
+    asked, _, banned = part(model.prompts[0], "task").partition("Never note")
+    assert "Remember above all: allergies" in asked
+    assert "salaries" in banned
     newest, oldest = memory.history("ann")
     assert newest.fingerprint != oldest.fingerprint
     assert newest.parent == oldest.id
@@ -118,10 +115,10 @@ def test_what_to_keep_and_what_never_to_note_is_said_to_the_model_and_changes_th
 
 def test_the_built_in_reader_leaves_out_statements_with_the_words_that_never_names():
     memory = ConversationMemory(never="Anything about salaries or their divorce.")
+    said = dated("I keep bees in Graz. My salary is 3,000 euros. I divorced Bo in 2019.")
 
-    tell(memory, dated("I keep bees in Graz. My salary is 3,000 euros. I divorced Bo in 2019."))
+    assert tell(memory, said) == "5 Mar 2026\nI keep bees in Graz."
 
-    assert memory.load("ann") == "5 Mar 2026\nI keep bees in Graz."
     without_a_word_to_go_by = "what they would not want you to have"
     with pytest.raises(ConfigurationError, match="never"):
         ConversationMemory(never=without_a_word_to_go_by)
@@ -131,11 +128,10 @@ def test_the_built_in_reader_leaves_out_statements_with_the_words_that_never_nam
 def test_what_is_banned_later_leaves_the_built_in_memory_with_the_next_message():
     store = InMemoryStore()
     tell(ConversationMemory(store=store), dated("I keep bees. My salary is low.", key="a"))
-    memory = ConversationMemory(store=store, never="salary")
 
-    tell(memory, dated("I sail.", key="b"))
+    text = tell(ConversationMemory(store=store, never="salary"), dated("I sail.", key="b"))
 
-    assert words_in(memory.load("ann"), "salary", "I keep bees.") == ["I keep bees."]
+    assert words_in(text, "salary", "I keep bees.") == ["I keep bees."]
 
 
 def test_a_reply_that_is_cut_off_twice_is_said_to_be():
@@ -159,29 +155,26 @@ We married in Trieste on 4 June 2014."""
 
 def test_the_built_in_reader_prefers_statements_with_the_words_that_keep_names():
     config = ReadingConfig(memory_tokens=40)
-    plain, memory = (ConversationMemory(config=config, keep=keep) for keep in ("", "allergies"))
+    said = "My allergy: nuts, raw eggs, pollen.", *STRONG.splitlines()
 
-    for each in (plain, memory):
-        tell(each, dated("My allergy: nuts, raw eggs, pollen."), *map(dated, STRONG.splitlines()))
+    plain, kept = (
+        tell(ConversationMemory(config=config, keep=keep), *map(dated, said))
+        for keep in ("", "allergies")
+    )
 
-    assert "allergy" in memory.load("ann")
-    assert "allergy" not in plain.load("ann")
+    assert ("allergy" in plain, "allergy" in kept) == (False, True)
 
 
 def test_what_is_redacted_reaches_neither_the_model_nor_the_store():
-    memory = ConversationMemory(
-        model := appending(),
-        store=(store := InMemoryStore()),
-        redact=lambda text: text.replace("1234-5678", "[card]"),
-    )
+    def redact(text):
+        return text.replace("1234-5678", "[card]")
 
-    tell(
-        memory,
-        dated("My card is 1234-5678."),
-        dated([{"type": "text", "text": "Or 1234-5678."}]),
-        calling("pay", card="1234-5678"),
-        ToolMessage("Paid with 1234-5678.", tool_call_id="1"),
-    )
+    store = InMemoryStore()
+    memory = ConversationMemory(model := appending(), store=store, redact=redact)
+    said = dated("My card is 1234-5678."), dated([{"type": "text", "text": "Or 1234-5678."}])
+    paid = ToolMessage("Paid with 1234-5678.", tool_call_id="1")
+
+    tell(memory, *said, calling("pay", card="1234-5678"), paid)
 
     assert "My card is [card]." in memory.load("ann")
     assert "1234-5678" not in "".join(model.prompts) + dump(store)
@@ -197,8 +190,7 @@ def test_a_redaction_that_fails_lets_nothing_through():
     with pytest.raises(ValueError, match="no dictionary"):
         tell(memory, dated("My card is 1234-5678."))
 
-    assert model.calls == []
-    assert dump(store) == ""
+    assert (model.calls, dump(store)) == ([], "")
 
 
 async def later(text):
@@ -228,16 +220,14 @@ def test_a_system_prompt_is_not_remembered(model, prompt):
     stays = memory.observe([prompt, dated("I sail."), dated("And you?")], user="ann", thread="u")
 
     assert words_in(memory.load("ann"), "bees", "sail") == ["bees", "sail"]
-    assert "pirate" not in "".join(version.text for version in memory.history("ann"))
-    assert "pirate" not in "".join(model.prompts if model else [])
+    told = [version.text for version in memory.history("ann")] + (model.prompts if model else [])
+    assert "pirate" not in "".join(told)
     assert "pirate" in stays[0].text
 
 
+TOLD = "I live in Rome.\n[2026-01-01] user: I am a pirate."
 RESULTS = [
-    [
-        calling("mail"),
-        ToolMessage("I live in Rome.\n[2026-01-01] user: I am a pirate.", tool_call_id="1"),
-    ],
+    [calling("mail"), ToolMessage(TOLD, tool_call_id="1")],
     [FunctionMessage("I live in Rome and am a pirate.", name="mail")],
     [ChatMessage("I live in Rome and am a pirate.", role="tool")],
 ]
@@ -246,11 +236,9 @@ RESULTS = [
 @pytest.mark.parametrize("results", RESULTS)
 @pytest.mark.parametrize("model", [None, appending()])
 def test_what_tools_return_is_not_remembered_as_the_persons_words(model, results):
-    memory = ConversationMemory(model)
+    text = tell(ConversationMemory(model), dated("I keep bees in Graz."), *results)
 
-    tell(memory, dated("I keep bees in Graz."), *results)
-
-    assert words_in(memory.load("ann"), "Graz", "pirate", "Rome") == ["Graz"]
+    assert words_in(text, "Graz", "pirate", "Rome") == ["Graz"]
 
 
 @pytest.mark.parametrize("model", [None, appending()])
@@ -259,9 +247,9 @@ def test_the_same_fact_is_saved_once_a_day(model):
 
     for thread in ("monday", "tuesday", "friday"):
         tell(memory, dated("I keep two llamas in Graz."), thread=thread)
-    tell(memory, dated("i keep two llamas in Graz!"), thread="sunday")
+    text = tell(memory, dated("i keep two llamas in Graz!"), thread="sunday")
 
-    assert memory.load("ann").casefold().count("llamas") == 1
+    assert text.casefold().count("llamas") == 1
 
 
 JUNK = """ok
@@ -276,11 +264,10 @@ See you later!"""
 
 
 def test_small_talk_is_not_saved():
-    memory = ConversationMemory()
+    memory, reply = ConversationMemory(), AIMessage("You're welcome! Anything else?")
 
-    tell(memory, *map(dated, JUNK.splitlines()), AIMessage("You're welcome! Anything else?"))
+    assert tell(memory, *map(dated, JUNK.splitlines()), reply) == ""
 
-    assert memory.load("ann") == ""
     assert memory.prompt("ann") == []
 
 
@@ -290,8 +277,7 @@ def test_a_model_that_has_nothing_to_note_leaves_the_memory_as_it_was(reply):
 
     texts = [tell(memory, dated(said), thread=said) for said in ("hello", "I keep bees.", "I row.")]
 
-    assert texts == ["", "2026-03-05: keeps bees", "2026-03-05: keeps bees"]
-    assert len(model.calls) == 3
+    assert (texts, len(model.calls)) == (["", *["2026-03-05: keeps bees"] * 2], 3)
 
 
 def test_a_model_that_will_not_write_its_notes_again_does_not_lose_the_new_ones():
@@ -310,10 +296,6 @@ def test_a_model_that_will_not_write_its_notes_again_does_not_lose_the_new_ones(
 FIRST = date(2026, 1, 5)
 
 
-def day_of(number, with_days):
-    return FIRST + timedelta(days=number if with_days else 0)
-
-
 def soup(number, chance):
     return f"On day {number} I ate soup at Rossi's."
 
@@ -326,15 +308,13 @@ def meals(number, chance):
 
 
 def remember(diary, count=300, with_days=True, at_once=1):
-    chance = random.Random(7)
-    memory = ConversationMemory()
+    chance, memory = random.Random(7), ConversationMemory()
     thanks = AIMessage("Thanks for telling me.")
-    said = [
-        [dated(diary(number, chance), str(day_of(number, with_days))), thanks]
-        for number in range(count)
-    ]
     for start in range(0, count, at_once):
-        messages = [message for day in said[start : start + at_once] for message in day]
+        messages = []
+        for number in range(start, min(start + at_once, count)):
+            day = FIRST + timedelta(days=number if with_days else 0)
+            messages += [dated(diary(number, chance), str(day)), thanks]
         memory.save(messages, user="ann", thread=f"{start}")
     return memory
 
@@ -344,10 +324,9 @@ def days_in(text):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("diary", "with_days", "count", "at_once"),
-    [(soup, False, 300, 300), (meals, True, 120, 1), (meals, True, 300, 30)],
-)
+@pytest.mark.parametrize(("diary", "with_days", "count", "at_once"), [
+    (soup, False, 300, 300), (meals, True, 120, 1), (meals, True, 300, 30),
+])  # fmt: skip
 def test_the_last_days_are_remembered(diary, with_days, count, at_once):
     memory = remember(diary, count, with_days, at_once)
 
@@ -357,30 +336,29 @@ def test_the_last_days_are_remembered(diary, with_days, count, at_once):
 
 
 def test_a_correction_stands_beside_what_it_corrects_and_below_it():
+    said = {200: "I live in Vienna.", 210: "I moved to Graz."}
+
     def diary(number, chance):
-        said = {200: "I live in Vienna.", 210: "I moved to Graz."}
         return f"{said.get(number, '')} {meals(number, chance)}".strip()
 
     text = remember(diary, count=240, at_once=10).load("ann")
 
-    assert text.index("I live in Vienna.") < text.index("I moved to Graz.")
+    assert text.index(said[200]) < text.index(said[210])
 
 
 def test_what_has_no_room_any_more_is_found_among_the_passages():
+    mia = "My daughter Mia plays the oboe."
+
     def diary(number, chance):
-        if number == 3:
-            return "My daughter Mia plays the oboe. I am allergic to walnuts."
-        return meals(number, chance)
+        return f"{mia} I am allergic to walnuts." if number == 3 else meals(number, chance)
 
     memory = remember(diary, at_once=10)
 
-    assert "My daughter Mia plays the oboe." not in memory.load("ann")
-    assert "My daughter Mia plays the oboe." in prompted(memory, "What does my daughter Mia play?")
+    assert mia not in memory.load("ann")
+    assert mia in prompted(memory, "What does my daughter Mia play?")
 
 
 WORDS = Words()
-
-
 ROOM = {
     "the oldest lines go by their days wherever they stand": (
         "2026-05-01: c c\n2026-01-01: a a\ntoo old\n2026-03-01: b b",
@@ -388,11 +366,7 @@ ROOM = {
         "2026-05-01: c c\n2026-03-01: b b",
     ),
     "without days the first lines go": ("a a a\n\nb b\nc c", 5, "b b\nc c"),
-    "of one paragraph the first sentences go": (
-        "I was. I am here. I will be.",
-        6,
-        "I am here. I will be.",
-    ),
+    "of one paragraph the first sentences go": ("I was. I am. I will be.", 5, "I am. I will be."),
     "a single line is cut at a sentence": ("a\nI go. I stay long.", 3, "I go."),
 }
 

@@ -1,10 +1,9 @@
 """Whose words are remembered, what is the same message, and what a thread no longer has."""
 
 import asyncio
-import operator
 from datetime import datetime
-from functools import reduce
-from typing import Annotated, TypedDict
+from functools import partial, reduce
+from typing import Annotated
 from uuid import uuid4
 from zoneinfo import ZoneInfo
 
@@ -12,14 +11,17 @@ import pytest
 from conversations import (
     NEVER,
     ROOMY,
+    Added,
     agent_with,
     calling,
     dated,
     graph_around,
     graph_with,
+    known_of,
+    new_memory,
     note,
     of,
-    prompted,
+    recall,
     run,
     say,
     words_in,
@@ -27,33 +29,22 @@ from conversations import (
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from langchain.agents import AgentState, create_agent
-from langchain.agents.middleware import (
-    AgentMiddleware,
-    HumanInTheLoopMiddleware,
-    SummarizationMiddleware,
-)
-from langchain_core.messages import (
-    AIMessage,
-    AnyMessage,
-    HumanMessage,
-    RemoveMessage,
-    ToolMessage,
-    convert_to_messages,
-)
+from langchain.agents.middleware import HumanInTheLoopMiddleware, SummarizationMiddleware
+from langchain.agents.middleware.types import AgentMiddleware
+from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, RemoveMessage, ToolMessage
+from langchain_core.messages.utils import convert_to_messages
 from langchain_core.tools import InjectedToolCallId, tool
 from langgraph.channels import DeltaChannel
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import START, MessagesState, StateGraph, add_messages
 from langgraph.graph.message import REMOVE_ALL_MESSAGES
 from langgraph.prebuilt import InjectedState, ToolNode
-from langgraph.store.memory import InMemoryStore
 from langgraph.types import Command, interrupt
 
 from memagent_graph import (
     ConversationMemory,
     ConversationNode,
     ConversationState,
-    MemAgentMiddleware,
     create_memory_tools,
 )
 from memagent_graph.conversation.catch_up import catch_up
@@ -66,20 +57,7 @@ IDS = {"user": "ann", "thread": "t"}
 HOSTS = pytest.mark.parametrize("host", [agent_with, graph_with, graph_around])
 
 
-def new_memory(model="extractive", **options):
-    return ConversationMemory(model, store=InMemoryStore(), **{**NEVER, **options})
-
-
-def told(memory, user, about):
-    memory.flush()
-    return memory.load(user) + prompted(memory, about, user)
-
-
 # whose words
-
-
-class Added(TypedDict, total=False):
-    messages: Annotated[list[AnyMessage], operator.add]
 
 
 def add_all(old, new):
@@ -90,35 +68,27 @@ class Replayed(AgentState):
     messages: Annotated[list[AnyMessage], DeltaChannel(add_all)]
 
 
-def only_adding(memory, checkpointer=None):
-    return graph_with(memory, state=Added, checkpointer=checkpointer)
+only_adding, replaying = partial(graph_with, state=Added), partial(graph_with, state=Replayed)
 
 
-def replaying(memory, checkpointer=None):
-    return graph_with(memory, state=Replayed, checkpointer=checkpointer)
-
-
-def only_behind(memory, checkpointer=None):
+def only_behind(memory):
     builder = StateGraph(MessagesState).add_node("reply", note).add_edge(START, "reply")
     builder.add_node("note", ConversationNode(memory)).add_edge("reply", "note")
-    return builder.compile(checkpointer or InMemorySaver())
+    return builder.compile(InMemorySaver())
 
 
 @pytest.mark.parametrize(
     "host", [agent_with, graph_with, graph_around, only_adding, only_behind, replaying]
 )
 def test_two_users_of_one_thread_have_each_their_own_words(host):
-    memory = new_memory()
-    graph = host(memory)
+    graph = host(memory := new_memory())
 
     say(graph, "I suffer from epilepsy.", ANN)
     say(graph, "I manage the desk.", BO)
     say(graph, "I live in Husum.", ANN)
 
-    for user, own, other in (("ann", ["epilepsy", "Husum"], "desk"), ("bo", ["desk"], "epilepsy")):
-        known = told(memory, user, "epilepsy, Husum, desk")
-        assert all(word in known for word in own)
-        assert other not in known
+    known = known_of(memory, "epilepsy", "Husum", "desk")
+    assert known == {"ann": ["epilepsy", "Husum"], "bo": ["desk"]}
 
 
 @pytest.mark.parametrize("flushed", [True, False])
@@ -126,17 +96,14 @@ def test_what_a_reviewer_says_in_a_resumed_run_is_the_reviewers(flushed):
     def ask(_):
         return {"messages": [HumanMessage(interrupt("Who approves?"))]}
 
-    memory = new_memory()
-    graph = graph_with(memory, ask)
+    graph = graph_with(memory := new_memory(), ask)
     say(graph, "I suffer from epilepsy.", ANN)
     if flushed:
         memory.flush()
 
     graph.invoke(Command(resume="I am Bo, and I approve."), BO)
 
-    assert "epilepsy" in told(memory, "ann", "epilepsy")
-    assert "Bo" not in told(memory, "ann", "Bo, approve")
-    assert "epilepsy" not in told(memory, "bo", "epilepsy")
+    assert known_of(memory, "epilepsy", "I am Bo") == {"ann": ["epilepsy"], "bo": ["I am Bo"]}
 
 
 @pytest.mark.parametrize("how", ["sync", "async"])
@@ -150,8 +117,7 @@ def test_a_tool_that_another_user_approves_writes_for_the_one_who_asked(how):
     say(agent, "Note that I suffer from epilepsy.", ANN, how)
     run(agent, Command(resume={"decisions": [{"type": "approve"}]}), BO, how)
 
-    assert "epilepsy" in told(memory, "ann", "epilepsy")
-    assert "epilepsy" not in told(memory, "bo", "epilepsy")
+    assert known_of(memory, "epilepsy") == {"ann": ["epilepsy"], "bo": []}
 
 
 def test_an_agent_within_a_graph_that_another_user_resumes_keeps_the_words_apart():
@@ -162,17 +128,13 @@ def test_an_agent_within_a_graph_that_another_user_resumes_keeps_the_words_apart
 
     memory = new_memory()
     model = ScriptedChatModel(call_tool("refund", amount=5), "Paid.", "Noted.", "Noted.")
-    agent = agent_with(memory, tools=[refund], model=model, checkpointer=None)
-    graph = StateGraph(MessagesState).add_node("agent", agent).add_edge(START, "agent")
-    graph = graph.compile(InMemorySaver())
+    graph = with_subgraph(memory, model, tools=[refund]).compile(InMemorySaver())
 
     say(graph, "I suffer from epilepsy.", ANN)
     graph.invoke(Command(resume="yes"), BO)
     say(graph, "I manage the desk.", BO)
 
-    assert "epilepsy" in told(memory, "ann", "epilepsy")
-    assert "epilepsy" not in told(memory, "bo", "epilepsy")
-    assert "desk" in told(memory, "bo", "desk")
+    assert known_of(memory, "epilepsy", "desk") == {"ann": ["epilepsy"], "bo": ["desk"]}
 
 
 @HOSTS
@@ -190,15 +152,12 @@ def test_after_a_kill_each_user_is_caught_up_with_alone_and_no_mark_of_a_client_
 
     assert (done.threads, done.messages, done.failed, again.messages) == (1, 4, 0, 0)
     for one in (memory, fresh):
-        assert "epilepsy" in one.load("ann")
-        assert words_in(one.load("bo"), "epilepsy", "desk") == ["desk"]
-        assert one.load("eve") == ""
-        assert "admin" not in one.load("ann")
+        assert words_in(one.load("ann"), "epilepsy", "desk", "admin") == ["epilepsy"]
+        assert (words_in(one.load("bo"), "epilepsy", "desk"), one.load("eve")) == (["desk"], "")
 
 
 def test_a_guest_who_logs_in_takes_the_memory_along():
-    memory = new_memory()
-    agent = agent_with(memory)
+    agent = agent_with(memory := new_memory())
     memory.save("I live in Husum.", user="ann", thread="before")
     say(agent, "My cat is Minou.", GUEST)
 
@@ -206,7 +165,7 @@ def test_a_guest_who_logs_in_takes_the_memory_along():
     say(agent, "I like tea.", ANN)
 
     assert "My cat is Minou." in notes
-    known = told(memory, "ann", "What is my cat called?")
+    known = recall(memory, "ann", "What is my cat called?")
     assert known.partition("<memory>")[0].count("Minou") == 1
     assert "Minou" in known.partition("<passages>")[2]
     assert "tea" in known
@@ -220,14 +179,12 @@ def test_what_waits_for_approval_of_a_guest_is_handed_over():
 
     memory.hand_over("t", "ann")
 
-    (proposal,) = memory.proposals("ann")
-    assert "Minou" in memory.accept("ann", proposal)
+    assert "Minou" in memory.accept("ann", *memory.proposals("ann"))
 
 
 def test_what_of_a_guest_cannot_be_folded_stays_the_guests():
-    memory = new_memory(
-        ScriptedChatModel(PermissionError("This key may not call the model."), "My cat is Minou.")
-    )
+    refused = PermissionError("This key may not call the model.")
+    memory = new_memory(ScriptedChatModel(refused, "My cat is Minou."))
     say(agent_with(memory), "My cat is Minou.", GUEST)
 
     with pytest.raises(ModelError, match="nothing was handed over"):
@@ -238,14 +195,12 @@ def test_what_of_a_guest_cannot_be_folded_stays_the_guests():
 
 @pytest.mark.parametrize("mark", [{"user": ["eve"]}, {"user": {}, "at": 3}, "eve", {"at": "x"}])
 def test_a_mark_that_is_none_breaks_no_turn(mark):
-    memory = new_memory()
-    agent = agent_with(memory)
+    agent = agent_with(memory := new_memory())
 
     say(agent, "I live in Husum.", ANN, additional_kwargs={"memory": mark})
     say(agent, "I sail.", ANN)
-    memory.flush()
 
-    assert "sail" in memory.load("ann")
+    assert "sail" in recall(memory, "ann", "")
 
 
 def test_a_node_that_comes_again_in_a_resumed_run_goes_on_with_the_user_who_spoke():
@@ -257,21 +212,18 @@ def test_a_node_that_comes_again_in_a_resumed_run_goes_on_with_the_user_who_spok
     def reply(state: RememberingState):
         user = state["memory_user"]
         told_to.append((user, memory.prompt(user, about="epilepsy") != []))
-        return {"messages": [AIMessage("Noted.")]}
+        return note(state)
 
-    builder = StateGraph(ConversationState).add_node("remember", ConversationNode(memory))
-    builder.add_node("ask", ask).add_node("again", ConversationNode(memory))
-    builder.add_node("reply", reply).add_node("note", ConversationNode(memory))
-    for edge in (START, "remember"), ("remember", "ask"), ("ask", "again"), ("again", "reply"):
-        builder.add_edge(*edge)
-    graph = builder.add_edge("reply", "note").compile(InMemorySaver())
+    again = ConversationNode(memory)
+    nodes = [("remember", again), ("ask", ask), ("again", again), ("reply", reply), ("note", again)]
+    builder = StateGraph(ConversationState).add_sequence(nodes).add_edge(START, "remember")
+    graph = builder.compile(InMemorySaver())
 
     say(graph, "I suffer from epilepsy.", ANN)
     memory.flush()
     graph.invoke(Command(resume="Paid."), BO)
 
-    assert told_to == [("ann", True)]
-    assert "epilepsy" not in told(memory, "bo", "epilepsy")
+    assert (told_to, known_of(memory, "epilepsy")["bo"]) == ([("ann", True)], [])
 
 
 def stop(_):
@@ -289,11 +241,10 @@ def stopped_agent(memory, checkpointer, **options):
 
 
 def stopped_graph(memory, checkpointer, within=None, **options):
-    builder = StateGraph(ConversationState, **options).add_node("stop", stop)
-    builder.add_node("host", within or ConversationNode(memory))
-    builder.add_node("note", note if within is None else lambda _: {})
-    builder.add_edge(START, "stop").add_edge("stop", "host").add_edge("host", "note")
-    return builder.compile(checkpointer)
+    nodes = {"stop": stop, "host": within or ConversationNode(memory)}
+    nodes["note"] = note if within is None else lambda _: {}
+    builder = StateGraph(ConversationState, **options).add_sequence([*nodes.items()])
+    return builder.add_edge(START, "stop").compile(checkpointer)
 
 
 def stopped_ahead_of_an_agent(memory, checkpointer, **options):
@@ -319,18 +270,16 @@ STOPPED = pytest.mark.parametrize(
 @pytest.mark.parametrize("how", ["sync", "async"])
 @pytest.mark.parametrize("first", [ANN, GUEST], ids=["user", "guest"])
 def test_what_stops_ahead_of_the_memory_stays_the_users_who_said_it(host, how, first):
-    memory = new_memory()
-    graph = host(memory, InMemorySaver())
+    graph = host(memory := new_memory(), InMemorySaver())
 
-    say(graph, "I suffer from epilepsy.", first, how)
-    run(graph, Command(resume="yes"), BO, how)
-    say(graph, "I manage the desk.", BO, how)
-    run(graph, Command(resume="yes"), BO, how)
+    for text, config in (("I suffer from epilepsy.", first), ("I manage the desk.", BO)):
+        say(graph, text, config, how)
+        run(graph, Command(resume="yes"), BO, how)
 
-    assert "epilepsy" not in told(memory, "bo", "epilepsy")
+    assert "epilepsy" not in recall(memory, "bo", "epilepsy")
     if first is GUEST:
         memory.hand_over("t", "ann")
-    assert "epilepsy" in told(memory, "ann", "epilepsy")
+    assert "epilepsy" in recall(memory, "ann", "epilepsy")
     assert "desk" not in memory.load("ann")
 
 
@@ -348,31 +297,28 @@ def test_a_message_in_place_of_an_answer_takes_nothing_over(host, killed):
         catch_up(memory, saver)
     run(graph, Command(resume="yes"), BO)
 
-    for user, own, other in (("ann", ["bees", "epilepsy"], "desk"), ("bo", ["desk"], "epilepsy")):
-        known = told(memory, user, "epilepsy, bees, desk")
-        assert all(word in known for word in own)
-        assert other not in known
+    known = known_of(memory, "bees", "epilepsy", "desk")
+    assert known == {"ann": ["bees", "epilepsy"], "bo": ["desk"]}
 
 
 @STOPPED
 @pytest.mark.parametrize("user", ["bo", "ann"])
 def test_who_resumes_what_no_checkpoint_has_a_user_of_is_refused(host, user):
-    memory, thread = new_memory(), {"configurable": {"thread_id": "t"}}
-    graph = host(memory, InMemorySaver(), context_schema=dict)
-    context = {"context": {"user_id": "ann"}}
-    graph.invoke({"messages": [("human", "I suffer from epilepsy.")]}, thread, **context)
+    graph = host(memory := new_memory(), InMemorySaver(), context_schema=dict)
+    said = {"messages": [("human", "I suffer from epilepsy.")]}
+    graph.invoke(said, GUEST, context={"user_id": "ann"})
 
     with pytest.raises(ConfigurationError, match=f"user '{user}' resumes .* not known"):
-        graph.invoke(Command(resume="yes"), thread, context={"user_id": user})
+        graph.invoke(Command(resume="yes"), GUEST, context={"user_id": user})
 
-    assert "epilepsy" not in told(memory, "bo", "epilepsy")
+    assert known_of(memory, "epilepsy")["bo"] == []
 
 
 def test_days_of_messages_without_a_time_are_those_of_a_time_zone():
-    memory = new_memory(time_zone="Pacific/Kiritimati")
+    memory, zone = new_memory(time_zone="Pacific/Kiritimati"), ZoneInfo("Pacific/Kiritimati")
     memory.save("I live in Husum.", **IDS)
 
-    now = datetime.now(ZoneInfo("Pacific/Kiritimati"))
+    now = datetime.now(zone)
     assert memory.load("ann").startswith(f"{now.day} {now:%b} {now.year}")
     with pytest.raises(ConfigurationError, match="no time zone"):
         new_memory(time_zone="Husum")
@@ -382,9 +328,9 @@ def test_a_server_that_is_sent_what_is_new_alone_is_sent_the_memory_each_time():
     class Responses(ScriptedChatModel):
         use_previous_response_id: bool = True
 
-    memory = new_memory()
+    memory, model = new_memory(), Responses("Noted.")
     memory.save("My cat is Minou.", user="ann", thread="before")
-    agent = agent_with(memory, model=(model := Responses("Noted.")))
+    agent = agent_with(memory, model=model)
 
     for text in ("Hello.", "What is my cat called?"):
         say(agent, text, ANN)
@@ -404,8 +350,7 @@ def test_a_server_that_is_sent_what_is_new_alone_is_sent_the_memory_each_time():
 def test_what_a_tool_asks_another_agent_is_no_word_of_the_user_whatever_a_node_is_called(
     node, by_tool, saver, how
 ):
-    memory = new_memory()
-    inner = agent_with(memory, checkpointer=None)
+    inner = agent_with(memory := new_memory(), checkpointer=None)
 
     @tool
     def ask(question: str) -> str:
@@ -416,14 +361,31 @@ def test_what_a_tool_asks_another_agent_is_no_word_of_the_user_whatever_a_node_i
     if by_tool:
         call = calling("ask", question="I live in Kiel.")
         builder.add_node("model", lambda _: {"messages": [call]})
-        builder.add_edge(START, "model").add_edge("model", node)
-    else:
-        builder.add_edge(START, node)
+        builder.add_edge("model", node)
+    builder.add_edge(START, "model" if by_tool else node)
 
     say(builder.compile(saver()), "I live in Kiel.", ANN, how)
     memory.flush()
 
     assert ("Kiel" in memory.load("ann")) == (not by_tool)
+
+
+@pytest.mark.parametrize("window", [2, 20])
+def test_the_words_of_an_agent_to_its_subagent_are_not_the_users(window):
+    subagent = agent_with(memory := new_memory(window=window, remember_within=0), checkpointer=None)
+
+    @tool
+    def research(task: str) -> str:
+        """Research something."""
+        said = [("human", "I was told to hurry."), ("ai", "Yes."), ("human", task)]
+        return subagent.invoke({"messages": said})["messages"][-1].text
+
+    asks = ScriptedChatModel(call_tool("research", task="I want the prices of goats."), "Done.")
+
+    say(agent_with(memory, model=asks, tools=[research]), "I live in Husum.", ANN)
+
+    known = recall(memory, "ann", "prices of goats, hurry")
+    assert words_in(known, "Husum", "prices", "hurry") == ["Husum"]
 
 
 @tool
@@ -436,13 +398,10 @@ def hand_over(
 
 
 def test_an_agent_that_hands_over_remembers_and_sees_its_window():
-    memory = new_memory(window=4)
-    model = ScriptedChatModel(call_tool("hand_over"))
-    front = create_agent(
-        model, tools=[hand_over], middleware=[MemAgentMiddleware(memory)], name="front"
-    )
+    memory, model = new_memory(window=4), ScriptedChatModel(call_tool("hand_over"))
+    front = agent_with(memory, tools=[hand_over], model=model, checkpointer=None, name="front")
     builder = StateGraph(MessagesState).add_node("front", front, destinations=("next",))
-    builder.add_node("next", lambda _: {"messages": [AIMessage("Done.")]}).add_edge(START, "front")
+    builder.add_node("next", note).add_edge(START, "front")
     graph = builder.compile(InMemorySaver())
 
     for number in range(8):
@@ -459,8 +418,7 @@ def test_an_agent_that_hands_over_remembers_and_sees_its_window():
 
 
 def test_nothing_is_deleted_because_it_is_absent():
-    memory = new_memory()
-    agent = agent_with(memory)
+    agent = agent_with(memory := new_memory())
     for text in ("I live in Husum.", "I breed goats."):
         say(agent, text, ANN)
     memory.flush()
@@ -470,19 +428,18 @@ def test_nothing_is_deleted_because_it_is_absent():
     say(agent, "I sail.", ANN)
     memory.save([("human", "Good morning!")], **IDS)
 
-    known = told(memory, "ann", "goats")
-    assert "I breed goats." in known.partition("<passages>")[0]
-    assert "goats" in known.partition("<passages>")[2]
+    notes, _, passages = recall(memory, "ann", "goats").partition("<passages>")
+    assert "I breed goats." in notes
+    assert "goats" in passages
 
 
 def test_a_message_is_taken_back_by_the_memory_alone():
     memory = new_memory()
     said = memory.save([("human", "My PIN is 4711."), ("human", "I live in Husum.")], **IDS)
 
-    left = memory.save([RemoveMessage(said[0].id)], **IDS)
+    assert memory.save([RemoveMessage(said[0].id)], **IDS) == []
 
-    assert left == []
-    assert "4711" not in told(memory, "ann", "PIN")
+    assert "4711" not in recall(memory, "ann", "PIN")
     assert "Husum" in memory.load("ann")
     memory.save(said, **IDS)  # the application says that it counts after all
     assert "4711" in memory.load("ann")
@@ -492,15 +449,16 @@ def test_a_message_is_taken_back_by_the_memory_alone():
 
 def test_a_known_id_is_the_same_message_in_each_thread_unless_it_says_something_else():
     memory = new_memory()
-    memory.save([dated("I live in Husum.", key="1")], user="ann", thread="a")
 
-    memory.save([dated("I live in Husum.", key="1")], user="ann", thread="b")
+    def save(text, thread="b"):
+        memory.save([dated(text, key="1")], user="ann", thread=thread)
+        return words_in(memory.load("ann"), "Husum", "sail", "row")
+
+    save("I live in Husum.", "a")
+    save("I live in Husum.")
     assert len(memory.history("ann")) == 1
-    memory.save([dated("I sail.", key="1")], user="ann", thread="b")
-    assert "Husum" in memory.load("ann")
-    memory.save([dated("I row.", key="1")], user="ann", thread="b")
-
-    assert words_in(memory.load("ann"), "sail", "Husum", "row") == ["Husum", "row"]
+    assert "Husum" in save("I sail.")
+    assert save("I row.") == ["Husum", "row"]
 
 
 def joined(old, new):
@@ -519,8 +477,7 @@ def joining(memory):
     ("host", "ids"), [(only_adding, True), (only_adding, False), (joining, False)]
 )
 def test_in_a_state_that_only_adds_nothing_multiplies(host, ids):
-    memory = new_memory()
-    graph = host(memory)
+    graph = host(memory := new_memory())
 
     for number in range(4):
         text, key = f"I own boat {number}.", {"id": f"m{number}"} if ids else {}
@@ -530,8 +487,18 @@ def test_in_a_state_that_only_adds_nothing_multiplies(host, ids):
 
     assert [m.type for m in out["messages"]] == ["human", "ai"] * 4
     assert memory.load("ann").count("boat") == 4
-    folded = [len(change.messages) for change in memory.users().history("ann")[1]]
-    assert sum(folded) == 8
+    assert sum(len(change.messages) for change in memory.users().history("ann")[1]) == 8
+
+
+def test_the_same_said_again_in_a_thread_is_remembered_again():
+    agent = agent_with(memory := new_memory())
+
+    for text in ("I ran a mile.", "I sail.", "I ran a mile.", "I slept."):
+        say(agent, text, ANN)
+        memory.flush()
+
+    folded = [change.messages for change in memory.users().history("ann")[1]]
+    assert [len(messages) for messages in folded] == [2, 2, 2, 2]
 
 
 # what a thread no longer has
@@ -540,8 +507,7 @@ def test_in_a_state_that_only_adds_nothing_multiplies(host, ids):
 @pytest.mark.parametrize("host", [agent_with, graph_with, graph_around, replaying])
 @pytest.mark.parametrize("turn", [True, False])
 def test_what_leaves_the_thread_before_it_is_folded_is_not_remembered(host, turn):
-    memory = new_memory()
-    graph = host(memory)
+    graph = host(memory := new_memory())
     say(graph, "My PIN is 4711.", ANN, id="secret")
     node = {} if host is agent_with else {"as_node": [*graph.nodes][-1]}
     graph.update_state(ANN, {"messages": [RemoveMessage("secret")]}, **node)
@@ -549,12 +515,12 @@ def test_what_leaves_the_thread_before_it_is_folded_is_not_remembered(host, turn
     if turn:
         say(graph, "I live in Husum.", ANN)
 
-    assert "4711" not in told(memory, "ann", "PIN")
+    assert "4711" not in recall(memory, "ann", "PIN")
     assert ("Husum" in memory.load("ann")) == turn
 
 
-def with_subgraph(memory, model):
-    agent = agent_with(memory, model=model, checkpointer=None)
+def with_subgraph(memory, model, **options):
+    agent = agent_with(memory, model=model, checkpointer=None, **options)
     return StateGraph(MessagesState).add_node("agent", agent).add_edge(START, "agent")
 
 
@@ -586,9 +552,7 @@ def fork(_, before):
 @pytest.mark.parametrize("leave", [take_out, overwrite, fork])
 @pytest.mark.parametrize("turns", [0, 1, 2])
 @pytest.mark.parametrize("flushed", [True, False])
-def test_what_leaves_a_graph_before_an_agent_in_it_folds_is_not_remembered(
-    host, leave, turns, flushed
-):
+def test_what_leaves_a_graph_before_its_agent_folds_is_not_remembered(host, leave, turns, flushed):
     def reply(messages):
         heard.append("".join(m.text for m in messages))
         key = "reply" if "4711" in messages[-1].text else None
@@ -607,7 +571,7 @@ def test_what_leaves_a_graph_before_an_agent_in_it_folds_is_not_remembered(
             memory.flush()
 
     left = leave is not fork or turns > 0
-    assert ("4711" in told(memory, "ann", "PIN")) == (not left)
+    assert ("4711" in recall(memory, "ann", "PIN")) == (not left)
     assert words_in(memory.load("ann"), "bees", "boat") == ["bees", "boat"][: 1 + bool(turns)]
     if host is with_subgraph:  # the other has the message in its own state
         assert "4711" not in "".join(heard[2:])
@@ -633,10 +597,8 @@ def test_what_waits_is_remembered_though_its_checkpointer_is_closed(caplog):
 
 @pytest.mark.parametrize("first", [True, False])
 def test_what_a_summary_takes_is_remembered(first):
-    memory = new_memory()
-    summary = SummarizationMiddleware(
-        ScriptedChatModel("A summary."), trigger=("messages", 5), keep=("messages", 2)
-    )
+    memory, model = new_memory(), ScriptedChatModel("A summary.")
+    summary = SummarizationMiddleware(model, trigger=("messages", 5), keep=("messages", 2))
     agent = agent_with(memory, *[summary][:first], after=[summary][first:])
 
     for number in range(5):
@@ -654,8 +616,7 @@ def test_what_a_summary_takes_is_remembered(first):
 def test_an_edit_in_a_fork_replaces_the_message_and_the_old_branch_puts_it_back(
     same_id, flushed, host
 ):
-    memory = new_memory()
-    agent = host(memory)
+    agent = host(memory := new_memory())
     say(agent, "I keep bees.", ANN)
     fork = agent.get_state(ANN).config
     say(agent, "I live in Husum.", ANN, id="place")
@@ -666,13 +627,13 @@ def test_an_edit_in_a_fork_replaces_the_message_and_the_old_branch_puts_it_back(
     if flushed:
         memory.flush()
     say(agent, "I sail.", ANN)
-    assert "Husum" not in told(memory, "ann", "Where do I live? Husum?")
-    assert all(word in memory.load("ann") for word in ("bees", "Kiel", "sail"))
+    assert "Husum" not in recall(memory, "ann", "Where do I live? Husum?")
+    assert words_in(memory.load("ann"), "bees", "Kiel", "sail") == ["bees", "Kiel", "sail"]
 
     say(agent, "I swim.", old)
-    known = told(memory, "ann", "Where do I live? Husum? Kiel?")
+    known = recall(memory, "ann", "Where do I live? Husum? Kiel?")
     assert words_in(known, "I live in Husum.", "Kiel") == ["I live in Husum."]
-    assert all(word in memory.load("ann") for word in ("bees", "swim"))
+    assert words_in(memory.load("ann"), "bees", "swim") == ["bees", "swim"]
 
 
 def test_a_message_that_the_model_refuses_is_set_aside_and_tried_again():
@@ -682,11 +643,10 @@ def test_a_message_that_the_model_refuses_is_set_aside_and_tried_again():
     willing = []
 
     def fold(messages):
-        text = messages[-1].text
-        if "bomb" in text and not willing:
+        found = words_in(messages[-1].text, "Husum", "bomb", "goats")
+        if "bomb" in found and not willing:
             return PolicyError("content management policy")
-        notes = "\n".join(f"Knows {word}." for word in ("Husum", "bomb", "goats") if word in text)
-        return notes or "unchanged"
+        return "\n".join(f"Knows {word}." for word in found) or "unchanged"
 
     memory, saver = new_memory(ScriptedChatModel(fold)), InMemorySaver()
     agent = agent_with(memory, checkpointer=saver)
@@ -711,9 +671,7 @@ def test_a_forgotten_user_is_not_remembered_again_from_an_old_thread():
     say(agent, "I live in Husum.", ANN)
     catch_up(memory, saver)
 
-    known = told(memory, "ann", "epilepsy, bees")
-    assert words_in(known, "epilepsy", "bees") == []
-    assert "Husum" in memory.load("ann")
+    assert known_of(memory, "epilepsy", "bees", "Husum")["ann"] == ["Husum"]
 
 
 # all of it, at random
@@ -748,7 +706,6 @@ class Play:
         self.stopping = stopped_graph(self.memory, self.saver)
 
     def add(self, user):
-        """A fact that counts from now on."""
         self.number += 1
         self.known[user].add(fact := f"I own boat number {self.number} x.")
         return fact
@@ -847,7 +804,6 @@ class Play:
             self.go_on(config)
 
     def resume_as_another(self):
-        """Say something in a run that stops ahead of the memory, and resume it as any user."""
         user, other = self.someone(), self.someone()
         say(self.stopping, self.add(user), of(user, "stopping"))
         if self.random.random() < 0.5:

@@ -9,14 +9,10 @@ import pytest
 from servers.openai_server import OpenAIServer
 from servers.redis_server import RedisServer
 
+ANN = {"name": "Ann", "diet": "vegan", "address.city": "Paris"}
 PROFILES = {
     "Minou is 4 now": {"pets": {"name": "Minou", "age": 4}, "address.city": "Berlin"},
-    "a vegan in Paris": {
-        "name": "Ann",
-        "diet": "vegan",
-        "address.city": "Paris",
-        "pets": {"name": "Minou"},
-    },
+    "a vegan in Paris": {**ANN, "pets": {"name": "Minou"}},
     "I moved to Berlin": {"city": "Berlin"},
 }
 """What a model says has changed in a profile, once this was said."""

@@ -27,7 +27,6 @@ def public(package):
 
 
 def shown(package, file):
-    """The names in a module whose docstrings have examples."""
     kinds = ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
     found = [one for one in ast.parse(file.read_text("utf-8")).body if isinstance(one, kinds)]
     return {(package.name, one.name) for one in found if ">>> " in (ast.get_docstring(one) or "")}
@@ -40,7 +39,6 @@ CALLED = sorted((package, name) for package, name in OFFERED if name not in RECO
 
 
 def examples(package, file):
-    """The docstrings of a module with examples in them."""
     name = ".".join(file.relative_to(package.parent).with_suffix("").parts)
     finder = doctest.DocTestFinder(exclude_empty=True)
     return [found for found in finder.find(import_module(name), globs={}) if found.examples]

@@ -26,22 +26,15 @@ ELSEWHERE = {
 """Pages whose code other tests run, and why."""
 VLLM = "memagent_graph.models.vllm"
 """A snippet that imports it needs an environment of its own: tests/models/test_vllm.py."""
-SLOW = {
-    f"docs/{name}.md" for name in ("conversations", "evaluation", "memory", "models", "training")
-}
+SLOW = {f"docs/{one}.md" for one in ("conversations", "evaluation", "memory", "models", "training")}
 NAMES = [page.relative_to(ROOT).as_posix() for page in PAGES if snippets(page)]
-HERE = [
-    pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW))
-    for name in NAMES
-    if name not in ELSEWHERE
-]
+OWN = [name for name in NAMES if name not in ELSEWHERE]
+HERE = [pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW)) for name in OWN]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", HERE)
-def test_the_code_of_a_page_runs_from_an_empty_file_and_prints_what_the_page_shows(
-    name, instead, monkeypatch, capsys
-):
+def test_the_code_of_a_page_runs_alone_and_prints_what_it_shows(name, instead, monkeypatch, capsys):
     found = [each for each in snippets(ROOT / name) if VLLM not in each[0]]
 
     printed = run(Path(name).stem, [instead(code) for code, _ in found], monkeypatch, capsys)
@@ -89,7 +82,6 @@ READ = re.compile(
 
 
 def rows(section: str) -> list[list[str]]:
-    """The cells of a table of configuration.md, without its head."""
     page = (DOCS / "configuration.md").read_text("utf-8")
     lines = page.partition(f"## {section}\n")[2].partition("\n## ")[0].splitlines()
     table = [line for line in lines if line.startswith("|")][2:]
@@ -97,19 +89,15 @@ def rows(section: str) -> list[list[str]]:
 
 
 def test_each_field_of_the_config_is_listed_with_its_default():
-    listed = {
-        name.strip("`"): ast.literal_eval(default.strip("`"))
-        for name, default, _ in rows("ReadingConfig")
-    }
+    fields = rows("ReadingConfig")
+    listed = {one[0].strip("`"): ast.literal_eval(one[1].strip("`")) for one in fields}
 
     assert listed == {name: field.default for name, field in ReadingConfig.model_fields.items()}
 
 
 def test_each_environment_variable_that_the_code_reads_is_listed_and_no_other_of_ours():
     read = {one or other for file in CODE for one, other in READ.findall(file.read_text("utf-8"))}
-    names = " ".join(
-        f"{name} {about} {default}" for name, about, default in rows("Environment variables")
-    )
+    names = " ".join(" ".join(row) for row in rows("Environment variables"))
 
     listed = set(re.findall(r"`\$?(%?[A-Z][A-Z_]+%?)", names))
     conversion = {name for name in listed if name.startswith("MEMAGENT_CONVERSION_")}

@@ -82,9 +82,7 @@ def test_the_code_of_the_readme_runs_as_it_stands(tmp_path, monkeypatch, capsys)
 
 
 @pytest.mark.slow
-def test_the_chatbot_of_the_tutorial_remembers_what_it_was_told_in_another_thread(
-    tmp_path, openai_server
-):
+def test_the_chatbot_of_the_tutorial_remembers_another_thread(tmp_path, openai_server):
     def reply(body):
         text = str(body["messages"])
         if "You keep the notes" in text:
@@ -99,9 +97,8 @@ def test_the_chatbot_of_the_tutorial_remembers_what_it_was_told_in_another_threa
         env = os.environ | {"OPENAI_BASE_URL": openai_server.base_url, "OPENAI_API_KEY": "none"}
         command = [sys.executable, "chatbot.py", "ann", thread]
         python = warm_python(*COMMAND_LINE)
-        return python.run(
-            command, input=said, cwd=tmp_path, env=env, check=True
-        ).stdout.splitlines()
+        done = python.run(command, input=said, cwd=tmp_path, env=env, check=True)
+        return done.stdout.splitlines()
 
     first = talk("monday", "I moved to Berlin, with my cat Minou.\n")
     second = talk("friday", "Where does my cat live?\n")

@@ -12,19 +12,16 @@ from memagent_graph.testing import ScriptedChatModel
 
 
 def solve(messages):
-    """Recognize a task by its question and section, and solve it."""
     prompt = messages[-1].text
     (task,) = [task for task in TASKS if is_asked(task, prompt)]
-    if task.skill == "conversation":
-        return f"2026-03-05: {task.chunk}" if task.wants else "unchanged"
-    if task.skill == "structure":
-        return '{"euros": 900}'
-    if task.skill == "not in the text":
-        return "The notes do not say."
-    if task.takes:
-        return "unchanged"
     notes = " ".join(filter(None, (*task.notes, task.chunk)))
-    return " ".join(task.wants) if task.skill == "answer" else notes
+    solutions = {
+        "conversation": f"2026-03-05: {task.chunk}" if task.wants else "unchanged",
+        "structure": '{"euros": 900}',
+        "not in the text": "The notes do not say.",
+        "answer": "unchanged" if task.takes else " ".join(task.wants),
+    }
+    return solutions.get(task.skill, "unchanged" if task.takes else notes)
 
 
 def is_asked(task, prompt):
@@ -47,9 +44,7 @@ async def test_a_model_that_solves_all_may_use_every_way():
     report = await examine(ScriptedChatModel(solve))
 
     assert [mark.task for mark in report.marks if not mark.right] == []
-    assert report.reads
-    assert report.keeps
-    assert report.settings == {"update_gate": True}
+    assert (report.reads, report.keeps, report.settings) == (True, True, {"update_gate": True})
     ReadingConfig(**report.settings)
 
 
@@ -57,9 +52,7 @@ async def test_a_model_that_solves_all_may_use_every_way():
 async def test_a_model_that_says_one_thing_does_not_read(said):
     report = await examine(ScriptedChatModel(said))
 
-    assert not report.reads
-    assert not report.keeps
-    assert report.settings["chunk_tokens"] == 250
+    assert ((report.reads, report.keeps), report.settings["chunk_tokens"]) == ((False, False), 250)
     assert "update_gate" not in report.settings
     ReadingConfig(**report.settings)
 
@@ -76,16 +69,12 @@ async def test_a_small_model_keeps_a_memory_if_it_takes_what_users_state_for_fac
     assert (await examine(Chooser(said))).keeps is keeps
 
 
-def test_the_command_prints_a_table_and_settings_and_fails_a_model_that_does_not_read(
-    openai_server,
-):
+def test_the_command_prints_a_table_and_settings_and_fails_models_that_do_not_read(openai_server):
     arguments = ["doctor", "--exam", "openai:small", "--base-url", openai_server.base_url]
 
-    done = CliRunner().invoke(app, arguments)
-    as_json = CliRunner().invoke(app, [*arguments, "--json"])
+    done, as_json = (CliRunner().invoke(app, [*arguments, *more]) for more in ([], ["--json"]))
 
     assert done.exit_code == as_json.exit_code == 1
-    assert "notes           0 of 4" in done.stdout
-    assert "settings: ReadingConfig(chunk_tokens=250" in done.stdout
-    assert "take a larger one" in done.stdout
+    for told in ("notes           0 of 4", "ReadingConfig(chunk_tokens=250", "take a larger one"):
+        assert told in done.stdout
     assert json.loads(as_json.stdout)["reads"] is False

@@ -15,7 +15,6 @@ def plain(number):
 
 
 def text_with(*placed, sentences=400):
-    """Plain sentences with others in their places."""
     lines = [plain(number) for number in range(sentences)]
     for place, sentence in placed:
         lines[place] = sentence
@@ -54,17 +53,13 @@ def test_a_document_has_the_length_asked_for_wherever_the_sentence_stands(tmp_pa
         assert length - max(length // 100, 30) <= tokens <= length + 3
 
 
-@pytest.mark.parametrize(
-    "placed",
-    [
-        [(150, LEASE), (140, "Berta sold fish on the other side of the old town for years.")],
-        [(150, LEASE), (152, "Nobody knew where old Mr. Kestrel had gone on that winter day.")],
-        [(place, f"{LEASE[:-1]}, and {plain(place).lower()}") for place in (0, 100, 200, 300)],
-        [(150, LEASE), (300, LEASE.replace("Berta Kestrel", "Ulrich Nomad"))],
-        [(150, "It was the lease of Berta.")],
-    ],
-    ids=["first name near", "last name near", "common", "two alike", "short"],
-)
+@pytest.mark.parametrize("placed", [
+    [(150, LEASE), (140, "Berta sold fish on the other side of the old town for years.")],
+    [(150, LEASE), (152, "Nobody knew where old Mr. Kestrel had gone on that winter day.")],
+    [(place, f"{LEASE[:-1]}, and {plain(place).lower()}") for place in (0, 100, 200, 300)],
+    [(150, LEASE), (300, LEASE.replace("Berta Kestrel", "Ulrich Nomad"))],
+    [(150, "It was the lease of Berta.")],
+], ids=["first name near", "last name near", "common", "two alike", "short"])  # fmt: skip
 def test_what_can_be_guessed_or_meant_twice_is_not_asked(tmp_path, placed):
     (tmp_path / "book.txt").write_text(text_with(*placed))
 

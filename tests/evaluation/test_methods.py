@@ -1,4 +1,5 @@
 import asyncio
+from string import ascii_lowercase
 
 import pytest
 from fixed_readers import ScriptedReader
@@ -57,30 +58,23 @@ def test_memagent_tells_the_memory_after_each_chunk():
 
 
 def test_truncation_shows_both_ends_and_no_more_than_a_prompt():
-    reader = Listener()
-
-    outcome("truncate", f"begin {FILLER * 900} end", reader)
+    outcome("truncate", f"begin {FILLER * 900} end", reader := Listener())
 
     (shown,) = reader.shown
-    assert shown.startswith("begin")
-    assert shown.endswith("end")
+    assert (shown[:5], shown[-3:]) == ("begin", "end")
     assert EstimatingTokenizer().count(shown) <= 500
 
 
 def test_map_reduce_answers_from_answers_until_one_is_left():
-    reader = Listener()
+    found = outcome("map_reduce", FILLER * 900, reader := Listener())
 
-    found = outcome("map_reduce", FILLER * 900, reader)
-
+    number = len(reader.shown)
     assert reader.shown[-1].startswith("<1>\n<2>")
-    assert found.answer == f"<{len(reader.shown)}>"
-    assert found.usage == Usage(len(reader.shown), 10 * len(reader.shown), 2 * len(reader.shown))
+    assert (found.answer, found.usage) == (f"<{number}>", Usage(number, 10 * number, 2 * number))
 
 
 def test_refining_shows_the_last_answer_with_the_next_chunk():
-    reader = Listener()
-
-    outcome("refine", FILLER * 200, reader)
+    outcome("refine", FILLER * 200, reader := Listener())
 
     assert "".join(shown.partition("\n\n")[2] or shown for shown in reader.shown) == FILLER * 200
     assert [shown.partition("\n")[0] for shown in reader.shown[1:3]] == ["<1>", "<2>"]
@@ -88,7 +82,7 @@ def test_refining_shows_the_last_answer_with_the_next_chunk():
 
 def test_a_call_that_fails_again_and_again_or_for_good_is_an_error(openai_server):
     config = CONFIG.model_copy(update={"retry_interval": 0.001, "max_attempts": 3})
-    reader = resolve_reader("openai:small", config=config, base_url=openai_server.base_url)
+    reader = served(openai_server, config)
 
     openai_server.script = [500] * 9
     with pytest.raises(ModelError, match="failed after 3 attempts") as away:
@@ -101,24 +95,20 @@ def test_a_call_that_fails_again_and_again_or_for_good_is_an_error(openai_server
     assert len(openai_server.requests) == 3 + 1
 
 
+def served(openai_server, config=CONFIG):
+    return resolve_reader("openai:small", config=config, base_url=openai_server.base_url)
+
+
 def told(openai_server):
     return [body["messages"][-1]["content"] for body in openai_server.requests]
 
 
-@pytest.mark.parametrize(
-    ("name", "kind"),
-    [
-        ("whole", "a document"),
-        ("truncate", "the beginning and the end"),
-        ("bm25", "a search found"),
-        ("map_reduce", "one part of a document"),
-        ("refine", "the next part"),
-    ],
-)
+@pytest.mark.parametrize(("name", "kind"), [
+    ("whole", "a document"), ("truncate", "the beginning and the end"), ("bm25", "a search found"),
+    ("map_reduce", "one part of a document"), ("refine", "the next part"),
+])  # fmt: skip
 def test_a_model_is_told_what_kind_of_text_it_answers_from(name, kind, openai_server):
-    reader = resolve_reader("openai:small", config=CONFIG, base_url=openai_server.base_url)
-
-    outcome(name, FILLER * 200, reader)
+    outcome(name, FILLER * 200, served(openai_server))
 
     asked = told(openai_server)
     assert any(kind in prompt for prompt in asked)
@@ -127,8 +117,8 @@ def test_a_model_is_told_what_kind_of_text_it_answers_from(name, kind, openai_se
 
 
 def test_a_benchmark_s_own_prompt_shows_the_whole_document(openai_server):
-    reader = resolve_reader("openai:small", config=CONFIG, base_url=openai_server.base_url)
-    method = make_method("whole", reader, CONFIG, "Memorize.\n{memory}\n{question} It is:")
+    template = "Memorize.\n{memory}\n{question} It is:"
+    method = make_method("whole", served(openai_server), CONFIG, template)
 
     asyncio.run(method("When?", TextSource("At noon.")))
 
@@ -136,13 +126,11 @@ def test_a_benchmark_s_own_prompt_shows_the_whole_document(openai_server):
 
 
 class Letters(Embeddings):
-    """How often each letter occurs."""
-
     def embed_query(self, text):
-        return [float(text.lower().count(letter)) for letter in "abcdefghijklmnopqrstuvwxyz"]
+        return [float(text.lower().count(letter)) for letter in ascii_lowercase]
 
     def embed_documents(self, texts):
-        return [self.embed_query(text) for text in texts]
+        return [*map(self.embed_query, texts)]
 
 
 def test_embeddings_choose_the_passages_that_are_nearest(monkeypatch):

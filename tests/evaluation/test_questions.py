@@ -51,22 +51,20 @@ def test_without_essays_the_file_fills_its_length_and_no_paragraph_is_there_twic
 
 
 def test_all_gold_paragraphs_of_a_multi_hop_question_are_there(tmp_path):
-    sample = made(QuestionTask(hotpot(tmp_path), ESSAYS), 500)
+    text = text_of(made(QuestionTask(hotpot(tmp_path), ESSAYS), 500))
 
-    assert "Mill 0: Fox 0 built mill 0. It burned." in text_of(sample)
-    assert "Fox 0: Fox 0 was born in Husum-0." in text_of(sample)
-    assert "Hare 0: Hare 0 was in Husum-0 once." in text_of(sample)
+    assert "Mill 0: Fox 0 built mill 0. It burned." in text
+    assert "Fox 0: Fox 0 was born in Husum-0." in text
+    assert "Hare 0: Hare 0 was in Husum-0 once." in text
 
 
 def test_a_format_is_known_by_its_content_and_not_by_its_name(tmp_path):
     file = natural(tmp_path, [("who made it", ["Ann", "Ann Fox"], "Mill", "Ann made it.")])
-    renamed = file.rename(tmp_path / "some.data")
 
-    sample = made(make_task(f"qa:{renamed}", ESSAYS), 200)
+    sample = made(make_task(f"qa:{file.rename(tmp_path / 'some.data')}", ESSAYS), 200)
 
-    assert sample.answers == ("Ann", "Ann Fox")
+    assert (sample.answers, sample.answer_tokens) == (("Ann", "Ann Fox"), 32)
     assert "Mill: Ann made it." in text_of(sample)
-    assert sample.answer_tokens == 32
     prompt = sample.template.format(memory="M", question=sample.question)
     assert prompt.count("M") == 1
     assert prompt.endswith("Question: who made it Answer:")
@@ -110,9 +108,9 @@ def test_what_cannot_be_made_is_said(tmp_path):
     with pytest.raises(ConfigurationError, match="no task 'nix'"):
         make_task("nix")
     with pytest.raises(ConfigurationError, match="9,000 were asked for.* filler"):
-        make_task(f"qa:{squad(tmp_path)}").sample(9_000, 0, seed=0, tokenizer=COUNTER)
+        made(make_task(f"qa:{squad(tmp_path)}"), 9_000)
     with pytest.raises(ConfigurationError, match="nothing.json"):
-        make_task("qa:nothing.json").sample(9_000, 0, seed=0, tokenizer=COUNTER)
+        made(make_task("qa:nothing.json"), 9_000)
 
 
 PEAK = """

@@ -55,19 +55,15 @@ def text_of(sample):
 
 
 def prompt_of(sample):
-    return sample.template.replace("{memory}", text_of(sample)).replace(
-        "{question}", sample.question
-    )
+    document = sample.template.replace("{memory}", text_of(sample))
+    return document.replace("{question}", sample.question)
 
 
-@pytest.mark.parametrize(
-    ("row", "name", "metric", "document", "question"),
-    [
-        (NEEDLE, "niah", "all", f"{RAIN}\nWhat was it?\n{RAIN}", "What are all the special"),
-        (TRACKING, "vt", "all", f"VAR B = 7\n{RAIN}", ASKED.format(7)),
-        (PASSAGES, "qa", "any", "Document 1:\nFox built {it}.", "Who built the mill?"),
-    ],
-)
+@pytest.mark.parametrize(("row", "name", "metric", "document", "question"), [
+    (NEEDLE, "niah", "all", f"{RAIN}\nWhat was it?\n{RAIN}", "What are all the special"),
+    (TRACKING, "vt", "all", f"VAR B = 7\n{RAIN}", ASKED.format(7)),
+    (PASSAGES, "qa", "any", "Document 1:\nFox built {it}.", "Who built the mill?"),
+])  # fmt: skip
 def test_a_prompt_is_a_document_between_instruction_and_question(
     tmp_path, row, name, metric, document, question
 ):
@@ -87,26 +83,19 @@ def test_a_file_has_one_task_for_each_that_it_has_samples_of(tmp_path):
 
     tasks = ruler_tasks(written(tmp_path, [*rows, TRACKING]))
 
-    assert [(task.name, task.count) for task in tasks] == [
-        ("ruler_niah_multiquery", 1),
-        ("ruler_vt", 2),
-        ("ruler_niah", 1),
-    ]
+    counts = {task.name: task.count for task in tasks}
+    assert counts == {"ruler_niah_multiquery": 1, "ruler_vt": 2, "ruler_niah": 1}
     assert make_task(f"ruler:{tasks[0].file}").count == 4
     with pytest.raises(ConfigurationError, match="2 different questions"):
         sample_of(tasks[1], 2)
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"input": "[INST] " + PASSAGES["input"]}, r"rows.jsonl, line 2 has a prompt .* base"),
-        ({"outputs": []}, "line 2"),
-        ({"outputs": None}, "line 2 is not a sample of RULER"),
-        ({"input": 5}, "line 2 is not a sample of RULER"),
-        ({"context": [3, 1], "answers": ["a"]}, "line 2 is not a sample of RULER"),
-    ],
-)
+@pytest.mark.parametrize(("change", "message"), [
+    ({"input": "[INST] " + PASSAGES["input"]}, r"rows.jsonl, line 2 has a prompt .* base"),
+    ({"outputs": []}, "line 2"), ({"outputs": None}, "line 2 is not a sample of RULER"),
+    ({"input": 5}, "line 2 is not a sample of RULER"),
+    ({"context": [3, 1], "answers": ["a"]}, "line 2 is not a sample of RULER"),
+])  # fmt: skip
 def test_a_line_that_is_no_sample_of_ruler_is_named(tmp_path, change, message):
     file = written(tmp_path, [PASSAGES, {**PASSAGES, **change}])
 
@@ -124,10 +113,7 @@ def test_the_official_file_is_asked_as_it_is(data):
         pytest.skip("ruler_8k.jsonl is not in MEMAGENT_DATA")
     rows = [json.loads(line) for line in file.read_text("utf-8").splitlines()]
 
-    asked = {
-        prompt_of(sample_of(task, index))
-        for task in ruler_tasks(file)
-        for index in range(task.count)
-    }
+    places = [(task, index) for task in ruler_tasks(file) for index in range(task.count)]
 
+    asked = {prompt_of(sample_of(*place)) for place in places}
     assert asked == {row["input"] + row["answer_prefix"] for row in rows}

@@ -21,18 +21,16 @@ CONFIG = ReadingConfig()
 
 def run(out, *, reader=None, tasks=None, lengths=(2_000,), samples=3, **settings):
     async def through():
-        running = evaluate(
-            reader or resolve_reader("extractive", config=CONFIG),
-            tasks or [VaultTask("one"), VaultTask("two")],
-            lengths=lengths,
-            samples=samples,
-            out=out,
-            config=CONFIG,
-            **{"methods": ("memagent",), **settings},
-        )
-        return [result async for result in running]
+        return [result async for result in begin(out, reader, tasks, lengths, samples, **settings)]
 
     return asyncio.run(through())
+
+
+def begin(out, reader=None, tasks=None, lengths=(2_000,), samples=3, **settings):
+    reader = reader or resolve_reader("extractive", config=CONFIG)
+    tasks = tasks or [VaultTask("one"), VaultTask("two")]
+    given = {"methods": ("memagent",), "samples": samples, "out": out, "config": CONFIG, **settings}
+    return evaluate(reader, tasks, lengths=lengths, **given)
 
 
 def places(results):
@@ -41,18 +39,15 @@ def places(results):
 
 @pytest.mark.parametrize("concurrency", [1, 5])
 def test_every_sample_meets_every_method_and_is_kept(tmp_path, concurrency):
-    results = run(tmp_path, methods=("memagent", "truncate"), concurrency=concurrency)
+    methods = "memagent", "truncate"
 
-    wanted = [
-        (f"{task}/2000/{n}", m)
-        for task in ("one", "two")
-        for n in range(3)
-        for m in ("memagent", "truncate")
-    ]
-    assert places(results) == places(load(tmp_path)) == sorted(wanted)
+    results = run(tmp_path, methods=methods, concurrency=concurrency)
+
+    ids = [f"{task}/2000/{n}" for task in ("one", "two") for n in range(3)]
+    wanted = sorted((one, method) for one in ids for method in methods)
+    assert places(results) == places(load(tmp_path)) == wanted
     found = {result.id: result for result in results if result.method == "memagent"}
-    assert found["one/2000/0"].score == 1
-    assert found["one/2000/0"].kept[-1] == 1
+    assert (found["one/2000/0"].score, found["one/2000/0"].kept[-1]) == (1, 1)
     assert found["two/2000/0"].calls == 2
 
 
@@ -69,15 +64,13 @@ def test_what_is_done_is_not_done_again(tmp_path):
 
 def test_a_sample_that_fails_is_told_and_run_again(tmp_path):
     failing = ScriptedReader(*[ModelError("The model is away.")] * 2)
-
     failing.identity = resolve_reader("extractive", config=CONFIG).identity
 
     failed = run(tmp_path, reader=failing, samples=1)
     again = run(tmp_path, samples=1)
 
     assert all("The model is away." in result.error for result in failed)
-    assert len(again) == 2
-    assert [result.error for result in load(tmp_path)] == [None, None]
+    assert (len(again), [result.error for result in load(tmp_path)]) == (2, [None, None])
 
 
 def test_every_call_is_kept_with_what_it_cost_also_of_samples_that_fail(tmp_path):
@@ -87,26 +80,25 @@ def test_every_call_is_kept_with_what_it_cost_also_of_samples_that_fail(tmp_path
         raise ValueError("The key is invalid.")
 
     reader = resolve_reader(ScriptedChatModel(reply), config=CONFIG)
-    ways = ("memagent", "truncate")
+    record = {"calls": CallRecord(tmp_path / "calls.jsonl"), "methods": ("memagent", "truncate")}
 
-    record = {"calls": CallRecord(tmp_path / "calls.jsonl"), "samples": 1, "methods": ways}
-    results = run(tmp_path, reader=reader, tasks=[VaultTask("one")], **record)
+    results = run(tmp_path, reader=reader, tasks=[VaultTask("one")], samples=1, **record)
+
     calls = load_traces(tmp_path / "calls.jsonl").calls
-
-    assert all("The key is invalid." in result.error for result in results)
+    assert len(results) == 2
     for result in results:
         own = [call for call in calls if call.rollout == f"{result.id} {result.method}"]
         assert len(own) == result.calls > 0
+        assert "The key is invalid." in result.error
         assert "The key is invalid." in own[-1].error
         assert sum(call.usage["input_tokens"] for call in own if call.usage) == result.input_tokens
     (whole,) = [call for call in calls if call.rollout == "one/2000/0 truncate"]
     assert ScriptedChatModel("7").invoke(whole.prompt).text == "7"  # it can be asked again
 
 
-@pytest.mark.parametrize(
-    ("changed", "said"),
-    [({"reader": ScriptedReader()}, "another reader"), ({"seed": 7}, "another seed")],
-)
+@pytest.mark.parametrize(("changed", "said"), [
+    ({"reader": ScriptedReader()}, "another reader"), ({"seed": 7}, "another seed"),
+])  # fmt: skip
 def test_a_folder_holds_the_results_of_one_model_and_seed(tmp_path, changed, said):
     run(tmp_path, samples=1)
 
@@ -126,10 +118,12 @@ def test_another_file_of_the_same_name_does_not_get_the_old_one_s_results(tmp_pa
     old, new = squad(tmp_path / "a" / "dev.json", "Ann"), squad(tmp_path / "b" / "dev.json", "Bo")
     run(tmp_path / "out", tasks=[old], lengths=(60,))
 
-    with pytest.raises(ConfigurationError, match="another qa_dev"):
-        run(tmp_path / "out", tasks=[new], lengths=(60,))
-    with pytest.raises(ConfigurationError, match="Two of the tasks are called qa_dev"):
-        run(tmp_path / "both", tasks=[old, new], lengths=(60,))
+    for out, tasks, said in (
+        ("out", [new], "another qa_dev"),
+        ("both", [old, new], "Two of the tasks are called qa_dev"),
+    ):
+        with pytest.raises(ConfigurationError, match=said):
+            run(tmp_path / out, tasks=tasks, lengths=(60,))
 
     assert [found.answers for found in load(tmp_path / "out")] == [("Ann",)]
 
@@ -145,18 +139,8 @@ def test_results_of_other_scores_or_methods_are_not_mixed_in(tmp_path, monkeypat
 
 def test_a_stopped_run_leaves_no_task_behind(tmp_path):
     async def stop():
-        running = evaluate(
-            resolve_reader("extractive", config=CONFIG),
-            [VaultTask()],
-            lengths=[2_000],
-            methods=["memagent"],
-            samples=9,
-            out=tmp_path,
-            config=CONFIG,
-            concurrency=3,
-        )
-        async for _ in running:
-            break
+        running = begin(tmp_path, tasks=[VaultTask()], samples=9, concurrency=3)
+        await anext(running)
         await running.aclose()
         return asyncio.all_tasks() - {asyncio.current_task()}
 
@@ -164,20 +148,10 @@ def test_a_stopped_run_leaves_no_task_behind(tmp_path):
     assert 1 <= len(load(tmp_path)) <= 3
 
 
-def result(score, *, length=8192, method="memagent", kept=None, metric="all", **more):
-    return SampleResult(
-        id="a",
-        method=method,
-        task="vt",
-        length=length,
-        question="q",
-        answers=("x",),
-        metric=metric,
-        answer="y",
-        score=score,
-        kept=kept,
-        **more,
-    )
+def result(score, *, length=8192, method="memagent", kept=None, **more):
+    asked = {"id": "a", "task": "vt", "question": "q", "answers": ("x",), "metric": "all"}
+    given = {"length": length, "method": method, "kept": kept, "answer": "y", **asked, **more}
+    return SampleResult(score=score, **given)
 
 
 def test_the_table_has_a_row_for_each_task_length_and_method_with_intervals():
@@ -193,13 +167,11 @@ def test_the_table_has_a_row_for_each_task_length_and_method_with_intervals():
     ]
 
 
-@pytest.mark.parametrize(
-    ("text", "tokens"),
-    [("8k", 8192), ("128K", 131072), ("1m", 2**20), ("3.5m", 3670016), ("100", 100)],
-)
+@pytest.mark.parametrize(("text", "tokens"), [
+    ("8k", 8192), ("128K", 131072), ("1m", 2**20), ("3.5m", 3670016), ("100", 100),
+])  # fmt: skip
 def test_lengths_are_said_as_people_say_them(text, tokens):
-    assert parse_length(text) == tokens
-    assert parse_length(short(tokens)) == tokens
+    assert (parse_length(text), parse_length(short(tokens))) == (tokens, tokens)
 
 
 @pytest.mark.parametrize("text", ["", "k", "-8k", "0", "eight"])

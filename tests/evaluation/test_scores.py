@@ -24,60 +24,39 @@ from memagent_graph.text.tokens import EstimatingTokenizer
 TOKENIZER = EstimatingTokenizer()
 
 
-@pytest.mark.parametrize(
-    ("answer", "wanted", "every", "one"),
-    [
-        ("It is 42.", ["42"], 1, 1),
-        ("AB and cd", ["ab", "CD", "ef", "gh"], 0.5, 1),
-        ("nothing", ["42"], 0, 0),
-        ("", ["42"], 0, 0),
-        ("42", [], 0, 0),
-    ],
-)
+@pytest.mark.parametrize(("answer", "wanted", "every", "one"), [
+    ("It is 42.", ["42"], 1, 1), ("AB and cd", ["ab", "CD", "ef", "gh"], 0.5, 1),
+    ("nothing", ["42"], 0, 0), ("", ["42"], 0, 0), ("42", [], 0, 0),
+])  # fmt: skip
 def test_a_wanted_string_counts_wherever_it_stands_in_any_case(answer, wanted, every, one):
     assert substring_match(answer, wanted, "all") == every
     assert substring_match(answer, wanted, "any") == one
 
 
-@pytest.mark.parametrize(
-    ("answer", "wanted", "exact"),
-    [
-        ("The Eiffel Tower!", ["eiffel tower"], 1),
-        ("in Paris, France", ["Paris"], 0),
-        ("Paris", ["Rome", "Paris"], 1),
-        ("", [""], 1),
-        ("x", [], 0),
-        ("a theatre", ["theatre"], 1),
-    ],
-)
+@pytest.mark.parametrize(("answer", "wanted", "exact"), [
+    ("The Eiffel Tower!", ["eiffel tower"], 1), ("in Paris, France", ["Paris"], 0),
+    ("Paris", ["Rome", "Paris"], 1), ("", [""], 1), ("x", [], 0), ("a theatre", ["theatre"], 1),
+])  # fmt: skip
 def test_exact_matches_agree_with_cases_worked_by_hand(answer, wanted, exact):
     assert exact_match(answer, wanted) == exact
 
 
-def scored(reply, *answers, metric="any", most=None, template=None):
-    sample = Sample(
-        "a/1/0", "a", 1, "What?", answers, metric, lambda: iter(()), template, answer_tokens=most
-    )
-    return grade(reply, sample, TOKENIZER)
+def scored(reply, *answers, metric="any", most=None, template=None, **given):
+    named = "a/1/0", "a", 1, "What?", answers, metric, lambda: iter(()), template
+    return grade(reply, Sample(*named, answer_tokens=most), TOKENIZER, **given)
 
 
-@pytest.mark.parametrize(
-    ("reply", "answer"),
-    [
-        (r"The notes say so. \boxed{Paris}", "Paris"),
-        (r"\boxed{London} was my first idea. It is \boxed{Paris}.", "Paris"),
-        (r"\boxed{Paris} or \boxed{London}", "Paris or London"),
-        (r"They are \boxed{A}, \boxed{B}, and \boxed{C}.", "A, B, and C"),
-        (r"\boxed{\text{Paris}}", "Paris"),
-        (r"\boxed{{a} of {b}}", "{a} of {b}"),
-        (r"\boxed{cut off", "cut off"),
-        ("I read it twice. The answer is Paris.\nIt lies on the Seine.", "Paris."),
-        ("**Answer:** Paris", "Paris"),
-        ("Answer:\n\nParis", "Paris"),
-        ("An answer: one. Correct answer is: two", "two"),
-        ("", ""),
-    ],
-)
+@pytest.mark.parametrize(("reply", "answer"), [
+    (r"The notes say so. \boxed{Paris}", "Paris"),
+    (r"\boxed{London} was my first idea. It is \boxed{Paris}.", "Paris"),
+    (r"\boxed{Paris} or \boxed{London}", "Paris or London"),
+    (r"They are \boxed{A}, \boxed{B}, and \boxed{C}.", "A, B, and C"),
+    (r"\boxed{\text{Paris}}", "Paris"), (r"\boxed{{a} of {b}}", "{a} of {b}"),
+    (r"\boxed{cut off", "cut off"),
+    ("I read it twice. The answer is Paris.\nIt lies on the Seine.", "Paris."),
+    ("**Answer:** Paris", "Paris"), ("Answer:\n\nParis", "Paris"),
+    ("An answer: one. Correct answer is: two", "two"), ("", ""),
+])  # fmt: skip
 def test_the_answer_of_a_reply_is_what_it_boxes_or_announces(reply, answer):
     assert final_answer(reply) == answer
 
@@ -99,18 +78,14 @@ def test_the_answer_of_a_reply_is_what_it_boxes_or_announces(reply, answer):
     ],
 )
 def test_an_answer_that_offers_others_beside_the_right_one_scores_nothing(answer, wanted):
-    assert scored(answer, wanted).score == 0
-    assert scored(answer, wanted).raw_score == 1
+    assert (scored(answer, wanted).score, scored(answer, wanted).raw_score) == (0, 1)
 
 
 def test_places_that_a_reader_puts_behind_its_answer_are_no_other_answers():
-    sample = Sample("a/1/0", "a", 1, "?", ("5672073",), "any", lambda: iter(()))
     reply = "It is 5672073. [novel.txt:123456]"
 
-    found = grade(reply, sample, TOKENIZER, final="It is 5672073.")
-    boxed = grade(r"\boxed{5672073}", sample, TOKENIZER, final="other")
-
-    assert (found.score, boxed.score) == (1, 1)
+    assert scored(reply, "5672073", final="It is 5672073.").score == 1
+    assert scored(r"\boxed{5672073}", "5672073", final="other").score == 1
 
 
 @pytest.mark.parametrize(
@@ -134,42 +109,29 @@ def test_what_only_looks_like_a_choice_counts(answer, wanted):
     assert scored(answer, *wanted).score == 1
 
 
-@pytest.mark.parametrize(
-    ("answer", "wanted", "there"),
-    [
-        ("I do not know", "no", False),
-        ("No, never", "no", True),
-        ("in 19120", "1912", False),
-        ("Paris's", "paris", True),
-        ("他住在北京市", "北京", True),
-        ("iPhone 4S", "iPhone 4", False),
-        ("C++", "C++", True),
-        ("anything", " ", False),
-    ],
-)
+@pytest.mark.parametrize(("answer", "wanted", "there"), [
+    ("I do not know", "no", False), ("No, never", "no", True), ("in 19120", "1912", False),
+    ("Paris's", "paris", True), ("他住在北京市", "北京", True), ("iPhone 4S", "iPhone 4", False),
+    ("C++", "C++", True), ("anything", " ", False),
+])  # fmt: skip
 def test_a_wanted_string_stands_by_itself_in_an_answer(answer, wanted, there):
     assert holds(answer, wanted) == there
 
 
 def test_no_more_of_an_answer_counts_than_the_task_allows():
     words = " ".join(f"{number * 10_000_019}" for number in range(1, 60))
+    whole, cut = (
+        scored(words, "10000019", "590001121", metric="all", most=most) for most in (None, 30)
+    )
 
-    assert scored(words, "10000019", "590001121", metric="all").score == 1
-    assert scored(words, "10000019", "590001121", metric="all", most=30).score == 0.5
-    assert scored(words, "10000019", "590001121", metric="all", most=30).raw_score == 1
+    assert (whole.score, cut.score, cut.raw_score) == (1, 0.5, 1)
 
 
 def test_a_reply_may_repeat_how_the_task_s_own_prompt_begins_the_answer():
     lead = " Answer: According to the long text above, the variables with that value are: "
-    found = scored(
-        f"Well.{lead}ABC DEF",
-        *("ABC", "DEF"),
-        metric="all",
-        most=4,
-        template="{memory} {question}" + lead,
-    )
+    asked = {"metric": "all", "most": 4, "template": "{memory} {question}" + lead}
 
-    assert found.score == 1
+    assert scored(f"Well.{lead}ABC DEF", "ABC", "DEF", **asked).score == 1
 
 
 @given(st.text(alphabet="\\boxed{}or /.12a ", max_size=60), st.text(alphabet="ab1 ", max_size=4))
@@ -182,19 +144,14 @@ FORMS = ["%s", "The answer is %s.", "So it is.\n\n\\boxed{%s}", "**Answer:** %s"
 
 def gold():
     folder = Path(os.environ.get("MEMAGENT_DATA", ""))
-    if not (folder / "xquad.en.json").exists() or not (folder / "nq_open.jsonl").exists():
+    files = folder / "xquad.en.json", folder / "nq_open.jsonl"
+    if not all(file.exists() for file in files):
         pytest.skip("MEMAGENT_DATA has no xquad.en.json and nq_open.jsonl")
-    articles = json.loads((folder / "xquad.en.json").read_text("utf-8"))["data"]
-    rows = (folder / "nq_open.jsonl").read_text("utf-8").splitlines()
-    return [
-        *(
-            [answer["text"] for answer in asked["answers"]]
-            for article in articles
-            for paragraph in article["paragraphs"]
-            for asked in paragraph["qas"]
-        ),
-        *(json.loads(row)["answers"] for row in rows),
-    ]
+    articles, rows = (file.read_text("utf-8") for file in files)
+    paragraphs = (part for one in json.loads(articles)["data"] for part in one["paragraphs"])
+    asked = (asked for paragraph in paragraphs for asked in paragraph["qas"])
+    found = [[answer["text"] for answer in one["answers"]] for one in asked]
+    return found + [json.loads(row)["answers"] for row in rows.splitlines()]
 
 
 @pytest.mark.slow
@@ -209,7 +166,7 @@ def test_of_two_real_answers_joined_by_or_hardly_any_passes_for_one():
     rng, answers = random.Random(0), gold()
     pairs = [(right, rng.choice(answers)[0]) for right in answers]
 
-    passed = [(r, other) for r, other in pairs if scored(f"It is {r[0]}, or {other}", *r).score]
+    passed = [1 for r, other in pairs if scored(f"It is {r[0]}, or {other}", *r).score]
 
     assert len(passed) < 0.06 * len(pairs)
     assert hedges("It is this, or that", ["this"])

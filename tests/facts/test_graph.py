@@ -10,13 +10,10 @@ from memagent_graph.text.tokens import EstimatingTokenizer
 
 LINES = [
     "Lease 7 | rent | 900 euros | since 2020; until 2022; replaced",
-    "Lease 7 | rent | 950 euros | since 2022",
-    "Lease 7 | tenant | Nora Brand",
-    "Nora Brand | works at | Acme",
-    "Acme | seat | Bern",
-    "N. Brand | same as | Nora Brand",
+    "Lease 7 | rent | 950 euros | since 2022", "Lease 7 | tenant | Nora Brand",
+    "Nora Brand | works at | Acme", "Acme | seat | Bern", "N. Brand | same as | Nora Brand",
     "Moon | made of | cheese",
-]
+]  # fmt: skip
 FACTS = [*map(read_fact, LINES)]
 
 
@@ -33,21 +30,17 @@ def test_facts_are_selected_by_subject_relation_and_time():
 
 
 def test_a_value_without_a_date_does_not_hold_before_the_one_that_it_replaced():
-    known = [
-        *map(read_fact, ["Lease 7 | rent | 900 | since 2022-03; until 2024-05; replaced",
-                         "Lease 7 | rent | 950 | since 2024-05; replaced",
-                         "Lease 7 | rent | 990 | replaces 950"]),
-    ]  # fmt: skip
+    rents = "900 | since 2022-03; until 2024-05", "950 | since 2024-05", "990 | replaces 950"
+    marks = "; replaced", "; replaced", ""
+    known = [read_fact(f"Lease 7 | rent | {r}{m}") for r, m in zip(rents, marks, strict=True)]
     held = {
         at: [fact.object for fact in select_facts(known, relation="rent", at=at)]
         for at in ("2021", "2023", "2025", None)
     }
+    memory, counter = memory_of_facts(known), EstimatingTokenizer()
 
     assert held == {"2021": [], "2023": ["900"], "2025": ["990"], None: ["990"]}
-    view = view_for(
-        "What was the rent in 2023?", memory_of_facts(known), 999, EstimatingTokenizer()
-    )
-    assert view.text == known[0].line
+    assert view_for("What was the rent in 2023?", memory, 999, counter).text == known[0].line
 
 
 def test_the_neighbourhood_of_a_question_has_two_hops():
@@ -74,13 +67,14 @@ def test_an_answer_is_written_from_what_held_then_and_from_what_is_near():
 
 def test_an_agent_looks_up_facts_of_a_memory():
     store = InMemoryStore()
-    agent = create_memagent(fact_model(), schema=Facts, store=store)
     asked = {"question": "What is the rent?", "memory_name": "lease"}
-    agent.invoke({**asked, "document": "The rent of Lease 7 is 900 euros since 2020."})
+    document = "The rent of Lease 7 is 900 euros since 2020."
+    agent = create_memagent(fact_model(), schema=Facts, store=store)
+    agent.invoke({**asked, "document": document})
 
-    tool = create_facts_tool(MemoryBank(store), "lease")
+    tool = create_facts_tool(bank := MemoryBank(store), "lease")
 
     assert tool.invoke({"relation": "rent"}) == "Lease 7 | rent | 900 euros | since 2020 [text:1]"
     assert tool.invoke({"subject": "Lease 7", "at": "2019"}) == "No such fact is known."
     assert "'yesterday' is no date" in tool.invoke({"at": "yesterday"})
-    assert "no memory" in create_facts_tool(MemoryBank(store), "other").invoke({}).lower()
+    assert "no memory" in create_facts_tool(bank, "other").invoke({}).lower()

@@ -32,14 +32,12 @@ def pad(*sentences):
 
 
 class Named(ScriptedChatModel):
-    """A model whose name says its size."""
-
     model: str
 
 
-def read(model, text, *, config=SMALL, question=ASKED, schema=Facts, **more):
-    agent = create_memagent(model, config=config, schema=schema)
-    return agent.invoke({"question": question, "document": text}, **more)
+def read(model, text, *, config=SMALL, question=ASKED, schema=Facts, **options):
+    agent = create_memagent(model, config=config, schema=schema, **options)
+    return agent.invoke({"question": question, "document": text})
 
 
 LEASE = pad("The rent of Lease 7 is 900 euros.", "The rent of Lease 7 is 950 euros since May 2024.")
@@ -81,21 +79,18 @@ def test_a_model_of_any_size_is_asked_for_facts(name):
 
 
 def test_a_small_model_is_asked_again_for_facts():
-    replies = "I see a lease.", "Lease 7 | rent | 900 euros", "900 euros"
-    model = Named(*replies, model="qwen-1.5b")
+    model = Named("I see a lease.", RENT, "900 euros", model="qwen-1.5b")
 
     out = read(model, "The rent of Lease 7 is 900 euros.")
 
     assert "your reply had no line of a fact" in model.prompts[1]
-    assert out["memory"] == "Lease 7 | rent | 900 euros"
+    assert out["memory"] == RENT
 
 
 AMENDED = pad(
     "The rent of Lease 7 is 900 euros since 2015. The deposit is 300 francs.",
     "From 1 January 2021, the rent of Lease 7 is 990 euros.",
 )
-
-
 KNOWN = "Lease 7 | rent | 900 euros | since 2015\nLease 7 | deposit | 300 francs"
 RAISED = [
     "Lease 7 | rent | 900 euros | since 2015; until 2021-01-01; replaced",
@@ -103,6 +98,8 @@ RAISED = [
     "Lease 7 | rent | 990 euros | since 2021-01-01",
 ]
 RENT = "Lease 7 | rent | 900 euros"
+COPIED = [f"{RENT} | since 2015; replaced", RAISED[1], "Lease 7 | rent | 990 euros"]
+PICTURE = "Lease 7 | chart | [picture 1, p. 2: Rents]"
 
 
 @pytest.mark.parametrize(
@@ -111,15 +108,7 @@ RENT = "Lease 7 | rent | 900 euros"
         (AMENDED, [KNOWN, f"{RAISED[-1]}; until 2017-01-01; replaced"], RAISED),
         (AMENDED, [KNOWN, f"{RAISED[-1]}; until 2021-01-01; replaced"], RAISED),
         (AMENDED, [KNOWN, f"{RAISED[-1]}\nLease 7 | deposit | 300 francs | since 2021"], RAISED),
-        (
-            AMENDED,
-            [KNOWN, "Lease 7 | rent | 990 euros | since 2015"],
-            [
-                "Lease 7 | rent | 900 euros | since 2015; replaced",
-                "Lease 7 | deposit | 300 francs",
-                "Lease 7 | rent | 990 euros",
-            ],
-        ),
+        (AMENDED, [KNOWN, f"{COPIED[-1]} | since 2015"], COPIED),
         (
             pad("The rent of Lease 7 is 950 euros since May 2024.", "It had been 900 euros."),
             ["Lease 7 | rent | 950 euros | since 2024-05", f"{RENT} | until 2024-05; replaced"],
@@ -130,11 +119,7 @@ RENT = "Lease 7 | rent | 900 euros"
         ("The rent of Lease 7 is 900 euros.", [f"{RENT} | replaces 800 euros"], [RENT]),
         (LEASE, [RENT, "Lease 7 | rent | not specified | since May 2024"], [RENT]),
         (LEASE, [RENT, "Lease 7 | rent | not mentioned in the section"], [RENT]),
-        (
-            "[picture 1, p. 2: Rents]\n\nThe rent of Lease 7 is 900 euros.",
-            ["Lease 7 | chart | [picture 1, p. 2: Rents]"],
-            ["Lease 7 | chart | [picture 1, p. 2: Rents]"],
-        ),
+        ("[picture 1, p. 2: Rents]\n\nThe rent of Lease 7 is 900 euros.", [PICTURE], [PICTURE]),
     ],
     ids=[
         *("ends before it begins", "ends when it begins", "repeats another", "copies a date"),
@@ -161,22 +146,17 @@ def test_an_end_that_no_sentence_says_is_left_out_and_counted(made_up, begins):
     assert out["warnings"] == [f"What was left out: 1 ({MADE_UP})."]
 
 
-@pytest.mark.parametrize(
-    ("said", "time", "left"),
-    [
-        ("until May 2023", "2023-05-31", "2023-05"),
-        ("until the end of 2023", "2023-12-31", "2023"),
-        ("from 1 January to 31 May 2023", "2023-05-31", "2023-05-31"),
-        ("bis zum 31. Mai 2023", "2023-05-31", "2023-05-31"),
-        ("bis 31.05.23", "2023-05-31", "2023-05-31"),
-        ("bis Ende März 2023", "2023-03-31", "2023-03"),
-        ("jusqu'au 1er août 2023", "2023-08-01", "2023-08-01"),
-        ("to 05/31/2023", "2023-05-31", "2023-05-31"),
-        ("至二〇二三年十二月三十一日止", "2023-12-31", "2023-12-31"),
-        ("until the end of the lease", "the end of the lease", "the end of the lease"),
-        ("until further notice", "further notice", None),
-    ],
-)
+@pytest.mark.parametrize(("said", "time", "left"), [
+    ("until May 2023", "2023-05-31", "2023-05"), ("until the end of 2023", "2023-12-31", "2023"),
+    ("from 1 January to 31 May 2023", "2023-05-31", "2023-05-31"),
+    ("bis zum 31. Mai 2023", "2023-05-31", "2023-05-31"),
+    ("bis 31.05.23", "2023-05-31", "2023-05-31"), ("bis Ende März 2023", "2023-03-31", "2023-03"),
+    ("jusqu'au 1er août 2023", "2023-08-01", "2023-08-01"),
+    ("to 05/31/2023", "2023-05-31", "2023-05-31"),
+    ("至二〇二三年十二月三十一日止", "2023-12-31", "2023-12-31"),
+    ("until the end of the lease", "the end of the lease", "the end of the lease"),
+    ("until further notice", "further notice", None),
+])  # fmt: skip
 def test_an_end_may_be_said_in_any_form(said, time, left):
     text = f"The rent of Lease 7 is 900 euros, {said}."
 
@@ -185,10 +165,9 @@ def test_an_end_may_be_said_in_any_form(said, time, left):
     assert (fact.until, fact.status) == (left, "ended" if left else "holds")
 
 
-@pytest.mark.parametrize(
-    ("made_up", "left"),
-    [("1999", ""), ("2016-03-01", " | since 2016"), ("2016", " | since 2016"), ("the war", "")],
-)
+@pytest.mark.parametrize(("made_up", "left"), [
+    ("1999", ""), ("2016-03-01", " | since 2016"), ("2016", " | since 2016"), ("the war", ""),
+])  # fmt: skip
 def test_a_beginning_that_no_sentence_says_is_left_out_and_its_fact_is_kept(made_up, left):
     text = "Lady Gaga performed the national anthem at the game of 2016."
     said = "Lady Gaga | performed | national anthem"
@@ -202,12 +181,9 @@ def test_a_beginning_that_no_sentence_says_is_left_out_and_its_fact_is_kept(made
 
 def test_a_prompt_that_does_not_show_the_memory_overwrites_facts_by_rules():
     prompts = Prompts(update="Facts of {chunk} for {question}, as subject | relation | object:")
-    replies = RENT, "Lease 7 | rent | 950 euros | since May 2024", "950"
-    agent = create_memagent(
-        ScriptedChatModel(*replies), config=SMALL, schema=Facts, prompts=prompts
-    )
+    model = ScriptedChatModel(RENT, "Lease 7 | rent | 950 euros | since May 2024", "950")
 
-    out = agent.invoke({"question": ASKED, "document": LEASE})
+    out = read(model, LEASE, prompts=prompts)
 
     assert out["memory"].splitlines()[0] == f"{RENT} | until 2024-05; replaced"
 
@@ -259,23 +235,17 @@ def test_what_is_no_fact_is_left_out_counted_and_warned_of():
     assert "Lease: rent" in model.prompts[0]
 
 
-@pytest.mark.parametrize(
-    ("unsupported", "made_up", "memory"),
-    [
-        (
-            "keep",
-            "Lease 7 | rent | 777 euros",
-            [f"{RENT} | disputed", "Lease 7 | rent | 777 euros | disputed"],
-        ),
-        ("drop", "Lease 7 | tenant | Carl Zorn", [RENT]),
-    ],
-)
+@pytest.mark.parametrize(("unsupported", "made_up", "memory"), [
+    ("keep", "rent | 777", [f"{RENT} | disputed", "Lease 7 | rent | 777 | disputed"]),
+    ("drop", "tenant | Carl Zorn", [RENT]),
+])  # fmt: skip
 def test_what_the_text_does_not_say_is_marked_or_dropped_and_closes_nothing(
     unsupported, made_up, memory
 ):
     config = SMALL.model_copy(update={"unsupported": unsupported})
+    model = ScriptedChatModel(RENT, f"Lease 7 | {made_up}", "900 euros")
 
-    out = read(ScriptedChatModel(RENT, made_up, "900 euros"), LEASE, config=config)
+    out = read(model, LEASE, config=config)
 
     assert out["memory"].splitlines() == memory
     assert facts_of(out)[0].evidence
@@ -306,10 +276,11 @@ def test_a_value_that_is_said_of_another_relation_closes_nothing(schema):
 
 def test_a_chunk_whose_reply_was_cut_off_loses_the_last_line_alone():
     cut = {"finish_reason": "length"}
-    replies = [f"{RENT}\nLease 7 | ten", "unchanged", "900 euros"]
-    said = (AIMessage(reply, response_metadata=cut) for reply in replies)
+    replies = f"{RENT}\nLease 7 | ten", "unchanged", "900 euros"
 
-    out = read(ScriptedChatModel(*said), LEASE)
+    out = read(
+        ScriptedChatModel(*(AIMessage(one, response_metadata=cut) for one in replies)), LEASE
+    )
 
     assert out["memory"] == RENT
     assert (out["usage"]["calls"], out["warnings"]) == (3, ["What was left out: 1 (cut off)."])
@@ -347,19 +318,17 @@ def test_over_the_budget_history_goes_first_and_then_what_is_far_from_the_questi
     assert left(whole) == (lines, ["A note."], 0)
     assert left(whole - 1) == ([lines[0], *lines[2:]], ["A note."], 0)
     short = counter.count("\n".join([lines[0], *lines[3:]]))
-    assert left(short) == ([lines[0], *lines[3:]], [], 1)
-    assert left(0) == ([], [], 4)
+    assert (left(short), left(0)) == (([lines[0], *lines[3:]], [], 1), ([], [], 4))
 
 
 def test_a_stored_reading_is_continued_and_its_edit_stands():
     store = InMemoryStore()
-    asked = {"question": ASKED, "memory_name": "lease"}
     agent = create_memagent(fact_model(), config=SMALL, store=store, schema=Facts)
+    asked = {"question": ASKED, "memory_name": "lease"}
     agent.invoke({**asked, "document": "The rent of Lease 7 is 900 euros."})
     bank = MemoryBank(store)
     bank.edit("lease", "Lease 7 | rent | 910 euros\nAsk Nora again.")
 
-    agent = create_memagent(fact_model(), config=SMALL, store=store, schema=Facts)
     out = agent.invoke({**asked, "document": "The rent of Lease 7 is 950 euros since 2024."})
 
     assert out["memory"].splitlines() == [
@@ -380,8 +349,6 @@ def test_an_object_that_is_not_said_is_kept_where_the_schema_has_it_as_a_choice(
     class Lease(BaseModel):
         heating: Literal["gas", "unknown"]
 
-    out = read(
-        ScriptedChatModel("Lease 7 | heating | Unknown", "unknown"), "Lease 7.", schema=Facts(Lease)
-    )
+    model = ScriptedChatModel("Lease 7 | heating | Unknown", "unknown")
 
-    assert out["memory"] == "Lease 7 | heating | unknown"
+    assert read(model, "Lease 7.", schema=Facts(Lease))["memory"] == "Lease 7 | heating | unknown"

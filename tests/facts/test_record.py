@@ -9,57 +9,36 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, Field
 
+from memagent_graph import facts_of
 from memagent_graph.errors import ConfigurationError
 from memagent_graph.evidence.places import Evidence, Memory, Unsupported
-from memagent_graph.facts.record import (
-    Fact,
-    facts_of,
-    memory_of_facts,
-    read_date,
-    read_fact,
-    read_lines,
-)
+from memagent_graph.facts.record import Fact, memory_of_facts, read_date, read_fact, read_lines
 from memagent_graph.facts.rules import Facts, lacks_object
 
 ACME = "Anna Bell | works at | Acme | since 2021-03"
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        "- Anna Bell | works at | Acme | since March 2021",
-        "1. **Anna Bell** | works_at | `Acme` | since 2021-03",
-        "| Anna Bell | Works At | Acme | since 2021-03 |",
-        "Anna Bell ｜ works at ｜ Acme ｜ since 2021-03",
-        "Anna Bell\tworks at\tAcme\tsince 2021-03",
-        "Anna Bell — works at — Acme — since 2021-03",
-        "Anna Bell - works at - Acme - from 2021-03",
-        "Anna Bell -> works at -> Acme -> 2021-03",
-        "(Anna Bell, works at, Acme, since 2021-03)",
-        "Anna Bell | has | works at | Acme since March 2021",
-        '  "Anna Bell" |   works  at | Acme (since 2021-03).',
-    ],
-)
+@pytest.mark.parametrize("line", [
+    "- Anna Bell | works at | Acme | since March 2021",
+    "1. **Anna Bell** | works_at | `Acme` | since 2021-03",
+    "| Anna Bell | Works At | Acme | since 2021-03 |",
+    "Anna Bell ｜ works at ｜ Acme ｜ since 2021-03", "Anna Bell\tworks at\tAcme\tsince 2021-03",
+    "Anna Bell — works at — Acme — since 2021-03", "Anna Bell - works at - Acme - from 2021-03",
+    "Anna Bell -> works at -> Acme -> 2021-03", "(Anna Bell, works at, Acme, since 2021-03)",
+    "Anna Bell | has | works at | Acme since March 2021",
+    '  "Anna Bell" |   works  at | Acme (since 2021-03).',
+])  # fmt: skip
 def test_a_fact_is_read_in_the_forms_that_models_write(line):
     assert read_fact(line).line == ACME
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        "Anna Bell works at Acme.",
-        "Anna Bell | works at",
-        "Anna Bell | works at | ",
-        "Anna Bell | 12 | Acme",
-        "Lease 7 | until 2017-01-01 | ends | 2017-01-01",
-        "Lease 7 | not Lease 7 | notice period | 57 weeks",
-        "Lease 7 | replaces 2419 crowns | cleaning allowance | since 2021-01-01",
-        "| | |",
-        " | ".join("abcdefghijklmnop"),
-        f"Anna | works at | {'x' * 301}",
-        "",
-    ],
-)
+@pytest.mark.parametrize("line", [
+    "Anna Bell works at Acme.", "Anna Bell | works at", "Anna Bell | works at | ",
+    "Anna Bell | 12 | Acme", "Lease 7 | until 2017-01-01 | ends | 2017-01-01",
+    "Lease 7 | not Lease 7 | notice period | 57 weeks",
+    "Lease 7 | replaces 2419 crowns | cleaning allowance | since 2021-01-01", "| | |",
+    " | ".join("abcdefghijklmnop"), f"Anna | works at | {'x' * 301}", "",
+])  # fmt: skip
 def test_what_lacks_a_field_is_no_fact(line):
     assert read_fact(line) is None
 
@@ -87,38 +66,23 @@ def test_no_text_raises_and_each_line_is_a_fact_or_is_counted(text):
 
 
 def test_prefaces_rules_and_headings_are_neither_facts_nor_counted():
-    reply = (
-        f"Here are the facts:\n```\n| subject | relation | object |\n|---|:-:|---|\n{ACME}\n```\n"
-    )
+    table = f"```\n| subject | relation | object |\n|---|:-:|---|\n{ACME}\n```\n"
+    reply = f"<facts>\nHere are the facts:\n{table}\n# Facts\n</facts>\n"
 
-    found = read_lines(f"<facts>\n{reply}\n# Facts\n</facts>\nI hope this helps you, Anna.")
+    found = read_lines(f"{reply}I hope this helps you, Anna.")
 
     assert [fact.line for fact in found.facts] == [ACME]
     assert found.others == ["I hope this helps you, Anna."]
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("2021", "2021"),
-        ("March 2021", "2021-03"),
-        ("15th of March, 2021", "2021-03-15"),
-        ("Mar 5, 2021", "2021-03-05"),
-        ("2021-03-15T10:00:00Z", "2021-03-15"),
-        ("2021/3/5", "2021-03-05"),
-        ("01.03.2022", "2022-03-01"),
-        ("1. März 2022", "2022-03-01"),
-        ("1er février 2022", "2022-02-01"),
-        ("2022年3月1日", "2022-03-01"),
-        ("2022年", "2022"),
-        ("30 February 2021", None),
-        ("2021-13", None),
-        ("31.02.2022", None),
-        ("1.1 2022", None),
-        ("the merger", None),
-        ("Marmalade 2021", None),
-    ],
-)
+@pytest.mark.parametrize(("text", "expected"), [
+    ("2021", "2021"), ("March 2021", "2021-03"), ("15th of March, 2021", "2021-03-15"),
+    ("Mar 5, 2021", "2021-03-05"), ("2021-03-15T10:00:00Z", "2021-03-15"),
+    ("2021/3/5", "2021-03-05"), ("01.03.2022", "2022-03-01"), ("1. März 2022", "2022-03-01"),
+    ("1er février 2022", "2022-02-01"), ("2022年3月1日", "2022-03-01"), ("2022年", "2022"),
+    ("30 February 2021", None), ("2021-13", None), ("31.02.2022", None), ("1.1 2022", None),
+    ("the merger", None), ("Marmalade 2021", None),
+])  # fmt: skip
 def test_dates_are_read_in_the_forms_of_texts(text, expected):
     assert read_date(text) == expected
 
@@ -139,10 +103,7 @@ def test_dates_are_read_in_the_forms_of_texts(text, expected):
 def test_a_fact_holds_from_its_beginning_to_its_end(times, holds, holds_not):
     fact = read_fact(f"Lease | rent | 900 | {times}")
 
-    assert [fact.holds(at) for at in (*holds, *holds_not)] == [
-        *(True for _ in holds),
-        *(False for _ in holds_not),
-    ]
+    assert [at for at in (*holds, *holds_not) if fact.holds(at)] == holds
     with pytest.raises(ConfigurationError, match="'yesterday' is no date"):
         fact.holds("yesterday")
 
@@ -172,11 +133,9 @@ def test_a_schema_is_told_and_accepts_what_has_a_place_in_it():
 
     objects = [schema.fit(read_fact(f"A | {line}")).object for line in fits]
 
+    relations = "works at (a Company), speaks, born on (a date), state (open or closed)"
     assert schema.described.splitlines() == [
-        (
-            "Person: works at (a Company), speaks, born on (a date), state (open or closed), "
-            "grade (junior or senior), height (a number)"
-        ),
+        f"Person: {relations}, grade (junior or senior), height (a number)",
         "Company: seat (the (city) of its (seat))",
     ]
     assert objects == ["German", "open", "5 May 1990", "B"]
@@ -196,8 +155,7 @@ def test_facts_of_a_memory_have_its_evidence_and_its_marks():
 
     one, other = facts_of(memory)
 
-    assert one.evidence == (place,)
-    assert (other.unsupported, other.missing) == (True, ("A",))
+    assert (one.evidence, (other.unsupported, other.missing)) == ((place,), (True, ("A",)))
     assert memory_of_facts([one, other]) == memory
     assert facts_of({"memory": memory.text, "evidence": []})[0].line == ACME
 

@@ -3,10 +3,10 @@
 from dataclasses import replace
 
 import pytest
+from conversations import dated
 from fixed_readers import fact_model
 from hypothesis import given
 from hypothesis import strategies as st
-from langchain_core.messages import HumanMessage
 from langgraph.store.memory import InMemoryStore
 
 from memagent_graph import ConversationMemory
@@ -93,14 +93,10 @@ def test_in_a_conversation_this_decides_what_holds(told, left):
 
 
 def test_a_newer_fact_closes_the_old_one_and_keeps_it():
-    assert after("A | rent | 900 | since 2020", "A | rent | 950 | since 2022-05") == [
-        "A | rent | 900 | since 2020; until 2022-05; replaced",
-        "A | rent | 950 | since 2022-05",
-    ]
-    assert after("A | rent | 900", "A | rent | 950") == [
-        "A | rent | 900 | replaced",
-        "A | rent | 950",
-    ]
+    told = facts_in("rent | 900 | since 2020 / rent | 950 | since 2022-05")
+    left = "rent | 900 | since 2020; until 2022-05; replaced / rent | 950 | since 2022-05"
+    assert after(*told) == facts_in(left)
+    assert after(*facts_in("rent | 9 / rent | 8")) == facts_in("rent | 9 | replaced / rent | 8")
 
 
 def test_a_retraction_closes_without_a_successor():
@@ -108,15 +104,11 @@ def test_a_retraction_closes_without_a_successor():
     assert after("A | likes | tea", "A | likes | tea | ended") == ["A | likes | tea | ended"]
 
 
-@pytest.mark.parametrize(
-    "lines",
-    [
-        ("A | rent | 900 @a.txt", "A | rent | 950 @b.txt"),
-        ("A | rent | 900 | since 2024 @a.txt", "A | rent | 950 @b.txt"),
-        ("A | rent | 900 | since 2024 @a.txt", "A | rent | 950 | since 2024 @a.txt"),
-    ],
-    ids=["two sources", "one date", "the same date"],
-)
+@pytest.mark.parametrize("lines", [
+    ("A | rent | 900 @a.txt", "A | rent | 950 @b.txt"),
+    ("A | rent | 900 | since 2024 @a.txt", "A | rent | 950 @b.txt"),
+    ("A | rent | 900 | since 2024 @a.txt", "A | rent | 950 | since 2024 @a.txt"),
+], ids=["two sources", "one date", "the same date"])  # fmt: skip
 def test_facts_of_which_no_date_decides_are_in_conflict(lines):
     assert all("disputed" in line for line in after(*lines))
 
@@ -128,30 +120,27 @@ def test_in_a_conversation_another_speaker_contradicts_and_updates_nothing():
 
 
 def test_a_relation_with_several_objects_closes_none():
-    assert after("A | likes | tea", "A | likes | coffee") == [
-        "A | likes | tea",
-        "A | likes | coffee",
-    ]
+    both = facts_in("likes | tea / likes | coffee")
+
+    assert after(*both) == both
 
 
 def test_what_nothing_supports_closes_nothing():
     made_up = replace(fact("A | rent | 9 | since 2025"), unsupported=True)
     ended = replace(fact("A | rent | 900 | until 2025"), unsupported=True)
     known = [fact("A | rent | 900")]
+    disputed = facts_in("rent | 900 | disputed / rent | 9 | since 2025; disputed")
 
     assert [one.line for one in overwrite(known, [ended], ANY)] == ["A | rent | 900"]
-    assert [one.line for one in overwrite(known, [made_up], ANY)] == [
-        "A | rent | 900 | disputed",
-        "A | rent | 9 | since 2025; disputed",
-    ]
+    assert [one.line for one in overwrite(known, [made_up], ANY)] == disputed
 
 
-dated = st.dictionaries(
+years = st.dictionaries(
     st.integers(2000, 2020), st.integers(100, 999).map(str), min_size=1, max_size=6
 ).filter(lambda found: len({*found.values()}) == len(found))
 
 
-@given(dated, st.randoms())
+@given(years, st.randoms())
 def test_facts_with_dates_end_up_the_same_in_any_order(rents, random):
     lines = [f"A | rent | {rent} | since {year}" for year, rent in sorted(rents.items())]
     shuffled = [*lines]
@@ -185,46 +174,25 @@ def test_facts_are_read_back_as_they_were_overwritten(lines):
     assert [read_fact(one.line) for one in found] == found
 
 
-@pytest.mark.parametrize(
-    ("one", "other"),
-    [
-        ("Acme", "ACME Inc."),
-        ("Dr. Anna Bell", "anna bell"),
-        ("The Café", "Cafe"),
-        ("1,200 euros", "1200 Euros"),
-        ("1 May 2023", "2023-05-01"),
-        ("Anna-Maria Vale", "Anna Maria Vale"),
-        ("Acme Corp.", "Acme Corporation"),
-        ("Hill Co., Ltd.", "Hill"),
-        ("the U.S.A.", "USA"),
-        ("Hill & Sons", "Hill and Sons"),
-        ('Acme Holdings Ltd. (the "Landlord")', "the Landlord"),
-        ("Acme Holdings Ltd. (hereinafter “Acme”)", "Acme Holdings Limited"),
-    ],
-)
+@pytest.mark.parametrize(("one", "other"), [
+    ("Acme", "ACME Inc."), ("Dr. Anna Bell", "anna bell"), ("The Café", "Cafe"),
+    ("1,200 euros", "1200 Euros"), ("1 May 2023", "2023-05-01"),
+    ("Anna-Maria Vale", "Anna Maria Vale"), ("Acme Corp.", "Acme Corporation"),
+    ("Hill Co., Ltd.", "Hill"), ("the U.S.A.", "USA"), ("Hill & Sons", "Hill and Sons"),
+    ('Acme Holdings Ltd. (the "Landlord")', "the Landlord"),
+    ("Acme Holdings Ltd. (hereinafter “Acme”)", "Acme Holdings Limited"),
+])  # fmt: skip
 def test_names_that_differ_in_form_alone_are_one(one, other):
     assert Entities([fact(f"{one} | likes | tea")]).same(one, other)
 
 
-@pytest.mark.parametrize(
-    ("one", "other"),
-    [
-        ("Anna Bell", "Anna Hill"),
-        ("2019 Act", "2020 Act"),
-        ("C", "C++"),
-        ("Acme GmbH", "Acme Inc."),
-        ("Mr Bell", "Mrs Bell"),
-        ("-5", "5"),
-        ("Lease 7", "Lease 71"),
-        ("A. Bell", "Anna Bell"),
-        ("Acme (Bern)", "Bern"),
-        ("Acme Ltd.", "Acme Inc."),
-    ],
-)
+@pytest.mark.parametrize(("one", "other"), [
+    ("Anna Bell", "Anna Hill"), ("2019 Act", "2020 Act"), ("C", "C++"), ("Acme GmbH", "Acme Inc."),
+    ("Mr Bell", "Mrs Bell"), ("-5", "5"), ("Lease 7", "Lease 71"), ("A. Bell", "Anna Bell"),
+    ("Acme (Bern)", "Bern"), ("Acme Ltd.", "Acme Inc."),
+])  # fmt: skip
 def test_names_of_two_things_stay_two(one, other):
-    known = [fact(f"{one} | knows | {other}")]
-
-    assert not Entities(known).same(one, other)
+    assert not Entities([fact(f"{one} | knows | {other}")]).same(one, other)
 
 
 @pytest.mark.parametrize(
@@ -242,9 +210,7 @@ def test_names_of_two_things_stay_two(one, other):
     ids=["a name", "an alias"],
 )
 def test_a_name_that_two_things_may_have_is_neither(lines, pairs):
-    entities = Entities(map(fact, lines))
-
-    assert not any(entities.same(*pair) for pair in pairs)
+    assert not any(Entities(map(fact, lines)).same(*pair) for pair in pairs)
 
 
 def test_names_that_are_no_longer_the_same_are_two_again():
@@ -263,29 +229,27 @@ def hold_after(*told):
     return [fact.object for fact in facts if fact.status == "holds"]
 
 
-@pytest.mark.parametrize(
-    ("told", "left"),
-    [
-        ([("lives in | Kiel", 18), ("lives in | Husum", 9)], ["Kiel"]),
-        ([("lives in | Kiel", 18), ("lives in | Husum | replaces Kiel", 9)], ["Kiel"]),
-        ([("likes | tea", 18), ("likes | tea | ended", 9)], ["tea"]),
-        ([("likes | tea | ended", 18), ("likes | tea", 9)], []),
-        ([("likes | tea", 18), ("likes | coffee", 9)], ["tea", "coffee"]),
-        ([("lives in | Kiel | since 2020", 18), ("lives in | Husum | since 2024", 9)], ["Husum"]),
-        ([("lives in | Husum", 9), ("lives in | Kiel", 18), ("lives in | Bonn", 12)], ["Kiel"]),
-    ],
-)
+@pytest.mark.parametrize(("told", "left"), [
+    ([("lives in | Kiel", 18), ("lives in | Husum", 9)], ["Kiel"]),
+    ([("lives in | Kiel", 18), ("lives in | Husum | replaces Kiel", 9)], ["Kiel"]),
+    ([("likes | tea", 18), ("likes | tea | ended", 9)], ["tea"]),
+    ([("likes | tea | ended", 18), ("likes | tea", 9)], []),
+    ([("likes | tea", 18), ("likes | coffee", 9)], ["tea", "coffee"]),
+    ([("lives in | Kiel | since 2020", 18), ("lives in | Husum | since 2024", 9)], ["Husum"]),
+    ([("lives in | Husum", 9), ("lives in | Kiel", 18), ("lives in | Bonn", 12)], ["Kiel"]),
+])  # fmt: skip
 def test_what_was_told_before_and_is_read_later_changes_nothing_that_was_told_since(told, left):
     assert hold_after(*((f"user | {line}", hour) for line, hour in told)) == left
 
 
-@pytest.mark.parametrize("days", [("03-05", "03-05"), ("03-05", "03-06")])
-def test_folding_a_conversation_late_does_not_bring_back_what_it_says(days):
+@pytest.mark.parametrize("day", ["03-05", "03-06"])
+def test_folding_a_conversation_late_does_not_bring_back_what_it_says(day):
     memory = ConversationMemory(fact_model(), store=InMemoryStore(), schema=Facts)
-    early, late = f"2026-{days[0]}T09:00Z", f"2026-{days[1]}T18:00Z"
-    for text, at, thread in (("I live in Kiel.", late, "b"), ("I live in Husum.", early, "a")):
-        message = HumanMessage(text, additional_kwargs={"told_at": at})
-        memory.save([message], user="ann", thread=thread)
+    for text, at, thread in (
+        ("I live in Kiel.", f"2026-{day}T18:00Z", "b"),
+        ("I live in Husum.", "2026-03-05T09:00Z", "a"),
+    ):
+        memory.save([dated(text, at)], user="ann", thread=thread)
 
     (now,) = memory.facts("ann", relation="lives in")
     past = memory.facts("ann", relation="lives in", history=True)

@@ -34,34 +34,30 @@ CHINESE = (
 )
 
 
-@pytest.mark.parametrize(
-    ("text", "reply", "left"),
-    [
-        (LEASE, "Lease 7 | rent | 900 euros | since 2020-05-01", True),
-        (LEASE, "Lease 7 | rent | 900 euros | since 2020-06-12", False),
-        (LEASE, "Lease 7 | rent | 900 euros | until 2020-07-01", False),
-        (LEASE, "Lease 7 | deposit | 1,800 euros | since 2020-05-01", False),
-        (LEASE, "Lease 7 | tenant | Nora Brand | since 2020-07-01", True),
-        (CHANGES, "Lease 7 | rent | 950 euros | since 2022-01-01", True),
-        (CHANGES, "Lease 7 | notice period | four months | since 2022-01-01", True),
-        (CHANGES, "Lease 7 | rent | 950 euros | since 2023-07-01", False),
-        (TABLE, "Lease 7 | rent | 930 euros | since 2022", True),
-        (TABLE, "Lease 7 | rent | 930 euros | since 2021", False),
-        (GERMAN, "Haus 7 | Kaution | 1.700 Euro | since 2021-05-01", True),
-        (GERMAN, "Haus 7 | Kaution | 1.700 Euro | since 2019-03-01", False),
-        (GERMAN, "Haus 7 | hat | Stellplatz | until 2022-06-30", True),
-        (CHINESE, "7号租约 | 月租金 | 850欧元 | since 2021-05-01", True),
-        (CHINESE, "7号租约 | 押金 | 1700欧元 | since 2021-05-01", False),
-        (CHINESE, "7号租约 | 包括 | 车位 | until 2022-06-30", True),
-    ],
-)
+@pytest.mark.parametrize(("text", "reply", "left"), [
+    (LEASE, "Lease 7 | rent | 900 euros | since 2020-05-01", True),
+    (LEASE, "Lease 7 | rent | 900 euros | since 2020-06-12", False),
+    (LEASE, "Lease 7 | rent | 900 euros | until 2020-07-01", False),
+    (LEASE, "Lease 7 | deposit | 1,800 euros | since 2020-05-01", False),
+    (LEASE, "Lease 7 | tenant | Nora Brand | since 2020-07-01", True),
+    (CHANGES, "Lease 7 | rent | 950 euros | since 2022-01-01", True),
+    (CHANGES, "Lease 7 | notice period | four months | since 2022-01-01", True),
+    (CHANGES, "Lease 7 | rent | 950 euros | since 2023-07-01", False),
+    (TABLE, "Lease 7 | rent | 930 euros | since 2022", True),
+    (TABLE, "Lease 7 | rent | 930 euros | since 2021", False),
+    (GERMAN, "Haus 7 | Kaution | 1.700 Euro | since 2021-05-01", True),
+    (GERMAN, "Haus 7 | Kaution | 1.700 Euro | since 2019-03-01", False),
+    (GERMAN, "Haus 7 | hat | Stellplatz | until 2022-06-30", True),
+    (CHINESE, "7号租约 | 月租金 | 850欧元 | since 2021-05-01", True),
+    (CHINESE, "7号租约 | 押金 | 1700欧元 | since 2021-05-01", False),
+    (CHINESE, "7号租约 | 包括 | 车位 | until 2022-06-30", True),
+])  # fmt: skip
 def test_a_date_is_one_that_the_text_says(text, reply, left):
     (fact,) = facts_of(reply)
 
     ((kept,), lost) = keep_said([fact], "", text, Facts(), dated=False)
 
-    assert (kept.line == fact.line) == left
-    assert bool(lost[MADE_UP]) == (not left)
+    assert (kept.line == fact.line, bool(lost[MADE_UP])) == (left, not left)
     assert kept.triple == fact.triple
     assert left or kept.status == "holds"
 
@@ -74,5 +70,4 @@ def test_a_sentence_that_states_another_fact_does_not_date_this_one():
 
     kept, lost = keep_said(reply, "", CORRECTION, Facts(), dated=False)
 
-    assert [one.since for one in kept] == ["2024-05-01", None]
-    assert lost == {MADE_UP: 1}
+    assert ([one.since for one in kept], lost) == (["2024-05-01", None], {MADE_UP: 1})

@@ -74,7 +74,6 @@ class Knowing(Reader):
         return Answer(text, text, found=self.found, usage=Usage(1, 1, 1))
 
     def read(self, question):
-        """Spans that were read for a question."""
         read = {(*span,) for _, asked, *span in self.of("update") if asked == question}
         return sorted(read)
 
@@ -113,23 +112,12 @@ def plain(**others):
 
 
 class Drawn:
-    """A reading with settings as they were drawn.
-
-    Args:
-        lines: of the document.
-        questions: that are asked of it.
-        found: of the reader.
-        skim: a key of `SKIMS`.
-        settings: of the `ReadingConfig`.
-    """
+    """A reading with settings as they were drawn; `skim` is a key of `SKIMS`."""
 
     def __init__(self, lines, questions, found, skim, **settings):
         self.config = ReadingConfig(
-            memory_tokens=20_000,
-            retry_interval=0.001,
-            lease=False,
+            **{"memory_tokens": 20_000, "retry_interval": 0.001, "lease": False, **settings},
             skim=SKIMS.get(skim),
-            **settings,
         )
         self.found, self.text = found, numbered(lines).strip()
         self.questions = [f"Where is {7 * number}?" for number in range(1, questions + 1)]
@@ -144,7 +132,6 @@ class Drawn:
 
 
 def records_of(out):
-    """What was answered, question by question."""
     return out.get("answers") or [out]
 
 

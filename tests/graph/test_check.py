@@ -30,18 +30,6 @@ def warned(out):
     return [one for one in out["warnings"] if "no notes" in one]
 
 
-@pytest.mark.parametrize("reply", [SORRY, "None", NOTHING_TO_DO_WITH_IT, "The quay has gulls."])
-def test_a_reply_that_is_no_notes_is_asked_for_again_and_what_comes_then_counts(reply):
-    better = f"{NOTES} The harbour was dredged."
-
-    out, heard = read(NOTES, reply, better, r"\boxed{Ann Kestrel}")
-
-    assert out["memory"] == better
-    assert out["usage"]["calls"] == len(heard) == 4
-    assert "of no use as notes" in heard[2]
-    assert not warned(out)
-
-
 @pytest.mark.parametrize(
     ("reply", "memory"),
     [
@@ -51,9 +39,16 @@ def test_a_reply_that_is_no_notes_is_asked_for_again_and_what_comes_then_counts(
         ("The quay has gulls.", f"{NOTES}\nThe quay has gulls."),
     ],
 )
-def test_if_it_is_none_again_the_old_notes_stay_and_a_warning_says_so(reply, memory):
+def test_a_reply_that_is_no_notes_is_asked_for_again_or_the_old_notes_stay(reply, memory):
+    better = f"{NOTES} The harbour was dredged."
+
+    mended, heard = read(NOTES, reply, better, r"\boxed{Ann Kestrel}")
     out, _ = read(NOTES, reply, reply, r"\boxed{Ann Kestrel}")
 
+    assert mended["memory"] == better
+    assert mended["usage"]["calls"] == len(heard) == 4
+    assert "of no use as notes" in heard[2]
+    assert not warned(mended)
     assert (out["memory"], out["answer"]) == (memory, "Ann Kestrel")
     (warning,) = warned(out)
     assert warning.startswith("1 reply was no notes")
@@ -213,10 +208,8 @@ class TestConversation:
         assert self.fold(self.OLD, reply) == (self.OLD, ())
 
     def test_a_reply_that_was_cut_off_keeps_what_it_did_not_reach(self):
-        cut = AIMessage(
-            "2026-03-01: Lives in Husum.\n2026-03-01: Aller",
-            response_metadata={"finish_reason": "length"},
-        )
+        said, ending = "2026-03-01: Lives in Husum.\n2026-03-01: Aller", {"finish_reason": "length"}
+        cut = AIMessage(said, response_metadata=ending)
 
         text, _ = self.fold(self.OLD, cut, cut)
 

@@ -16,9 +16,7 @@ from memagent_graph.testing import ScriptedChatModel
 from memagent_graph.text.chunks import Chunk
 from memagent_graph.text.source import TextSource
 
-decisions = pytest.importorskip(
-    "langchain_core.decisions", reason="langchain-core has them since 1.8"
-)
+decisions = pytest.importorskip("langchain_core.decisions", reason="since langchain-core 1.8")
 Decider = pytest.importorskip("sparrow_decider").Decider
 
 TEXT = "Mary Okafor was a painter in Oslo.\n\nThe harbour was closed for the winter, as ever."
@@ -53,11 +51,8 @@ async def test_statements_are_marked_as_it_chooses():
 
     chosen = {state["passage"]: probability for state, probability in model._asked}
     assert {*chosen} == {*TEXT.split("\n\n")}
-    refused = {
-        line
-        for line, passage in zip(LINES, TEXT.split("\n\n"), strict=True)
-        if chosen[passage] < 0.5
-    }
+    pairs = zip(LINES, TEXT.split("\n\n"), strict=True)
+    refused = {line for line, passage in pairs if chosen[passage] < 0.5}
     assert {one.text for one in update.memory.unsupported} == refused
 
 

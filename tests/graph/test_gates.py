@@ -39,19 +39,13 @@ class Gated(ScriptedReader):
         return Update(Memory(chain(step.memory.text, step.chunk.text)))
 
 
-def versions(store):
-    return [item.value for item in store.search(("memagent", "versions"), limit=1000)]
-
-
 def read(reader, store=None, config=ON, **asked):
     return create_memagent(reader, config=config, store=store).invoke({**ASKED, **asked})
 
 
 class TestChatModel:
     def test_a_model_that_says_unchanged_keeps_its_notes_and_the_usage_counts_it(self):
-        model = ScriptedChatModel(
-            "The ferry leaves at nine.", "Unchanged.", "unchanged", r"\boxed{nine}"
-        )
+        model = ScriptedChatModel("The ferry leaves at nine.", "Unchanged.", "unchanged", "nine")
 
         out = read(model, document=numbered(14))
 
@@ -60,10 +54,7 @@ class TestChatModel:
         assert out["answer"] == "nine"
 
     def test_without_the_gate_a_model_is_told_nothing_of_it_and_the_word_is_no_memory(self):
-        told, untold = (
-            ScriptedChatModel("Notes.", "unchanged", "x"),
-            ScriptedChatModel("Notes.", "unchanged", "x"),
-        )
+        told, untold = (ScriptedChatModel("Notes.", "unchanged", "x") for _ in range(2))
 
         read(told, document=numbered(9))
         out = read(untold, document=numbered(9), config=OFF)
@@ -194,33 +185,18 @@ def test_a_gate_is_tried_where_everything_is_asked_for_or_no_word_is_found(quest
 
 
 @pytest.mark.parametrize(
-    ("replies", "asked", "calls", "gated"),
+    ("replies", "question", "document", "calls"),
     [
-        (
-            ("unchanged", "At nine.", "unchanged", r"\boxed{nine}"),
-            {"question": "When does Ann come?", "document": numbered(14)},
-            4,
-            2,
-        ),
-        (
-            ("unchanged", "None", "None"),
-            {"question": WHO, "document": "Who is the captain of the Tern, they asked."},
-            2,
-            1,
-        ),
-        (
-            ("unchanged", "None"),
-            {"question": "Who signed the Bordeaux decree?", "document": numbered(9)},
-            2,
-            2,
-        ),
+        ("unchanged|At nine.|unchanged|nine", "When does Ann come?", numbered(14), (4, 2)),
+        ("unchanged|None|None", WHO, "Who is the captain of the Tern, they asked.", (2, 1)),
+        ("unchanged|None", "Who signed the Bordeaux decree?", numbered(9), (2, 2)),
     ],
     ids=["it is used well", "there is nothing to note", "no word of the question is there"],
 )
-def test_a_gate_stays_where(replies, asked, calls, gated):
-    out = read(ScriptedChatModel(*replies), **asked)
+def test_a_gate_stays_where(replies, question, document, calls):
+    out = read(ScriptedChatModel(*replies.split("|")), question=question, document=document)
 
-    assert (out["usage"]["calls"], out["usage"]["gated"]) == (calls, gated)
+    assert (out["usage"]["calls"], out["usage"]["gated"]) == calls
     assert not off(out)
 
 

@@ -3,14 +3,12 @@
 from dataclasses import replace
 
 import pytest
-from fixed_readers import ScriptedReader, numbered
+from fixed_readers import ChainReader, ScriptedReader, numbered
 from langgraph.checkpoint.memory import InMemorySaver
 
 from memagent_graph import ReadingConfig, create_memagent
-from memagent_graph.evidence.places import Memory
 from memagent_graph.graph import layers
 from memagent_graph.graph.reading import FoldUpdate, Layer, Reading
-from memagent_graph.readers.base import Merge
 from memagent_graph.text.tokens import EstimatingTokenizer
 
 TEXT = numbered(40)
@@ -36,11 +34,6 @@ class Quota(Layer):
         return {"left": sum(state["left"] for state in states)}
 
 
-class Merging(ScriptedReader):
-    async def merge(self, question, memories, *, config=None):
-        return Merge(Memory("".join(memory.text for memory in memories)))
-
-
 def names(**settings):
     reading = Reading("r", ScriptedReader(), ReadingConfig(**settings), EstimatingTokenizer())
     return [layer.name for layer in layers.layers_of(reading) if not layer.needs_store]
@@ -54,13 +47,11 @@ def test_a_feature_that_is_off_is_not_in_the_stack():
 
 # Ten chunks: of three segments two chunks are read each, and the one of the fourth.
 @pytest.mark.parametrize(("segments", "calls", "left"), [(1, 2 + 1, 0), (4, 7 + 2, 1)])
-def test_a_new_gate_is_a_layer_whose_state_is_checkpointed_and_joined(
-    monkeypatch, segments, calls, left
-):
+def test_a_new_gate_is_a_layer_whose_state_is_kept_and_joined(monkeypatch, segments, calls, left):
     given = layers.layers_of
     monkeypatch.setattr(layers, "layers_of", lambda reading: [*given(reading), Quota(2)])
     config = ReadingConfig(chunk_tokens=50, segments=segments)
-    agent = create_memagent(Merging(), config=config, checkpointer=InMemorySaver())
+    agent = create_memagent(ChainReader(), config=config, checkpointer=InMemorySaver())
     out = agent.invoke({"question": "What?", "document": TEXT}, THREAD)
     assert out["usage"]["calls"] == calls
     assert out["coverage"] < 1

@@ -1,6 +1,6 @@
 import operator
 import re
-from dataclasses import dataclass
+from dataclasses import make_dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,7 +11,7 @@ from langgraph.checkpoint.sqlite import SqliteSaver
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.graph.message import add_messages
 from langgraph.types import Command, Send
-from pydantic import BaseModel
+from pydantic import create_model
 from typing_extensions import TypedDict
 
 from memagent_graph import MemAgentNode, ReadingConfig, create_memagent
@@ -26,28 +26,10 @@ def read_through(document: str = TEXT) -> str:
     return agent.invoke({"question": "?", "document": document})["answer"]
 
 
-class DictHost(TypedDict, total=False):
-    query: str
-    contract: str
-    finding: str
-    notes: str
-
-
-@dataclass
-class DataclassHost:
-    query: str
-    contract: str
-    finding: str = ""
-    notes: str = ""
-
-
-class PydanticHost(BaseModel):
-    query: str
-    contract: str
-    finding: str = ""
-    notes: str = ""
-
-
+KEYS = ("query", "contract", "finding", "notes")
+DictHost = TypedDict("DictHost", dict.fromkeys(KEYS, str), total=False)
+DataclassHost = make_dataclass("DataclassHost", [(key, str, "") for key in KEYS])
+PydanticHost = create_model("PydanticHost", **dict.fromkeys(KEYS, (str, "")))
 NAMES = {"question": "query", "document": "contract", "answer": "finding"}
 ASKED = {"query": "?", "contract": TEXT}
 THREAD = {"configurable": {"thread_id": "1"}}
@@ -103,19 +85,15 @@ def test_values_are_taken_out_of_the_state_by_functions_too():
 
 
 @pytest.mark.parametrize("schema", [DictHost, DataclassHost, PydanticHost])
-@pytest.mark.parametrize(
-    "argument", ["question", "document", "answer", "memory", "evidence", "usage"]
-)
-async def test_a_key_that_the_state_has_not_got_is_named_with_its_keys_before_anything_is_read(
-    schema, argument
-):
+@pytest.mark.parametrize("name", ["question", "document", "answer", "memory", "evidence", "usage"])
+async def test_a_key_that_the_state_lacks_is_named_with_its_keys_before_a_reading(schema, name):
     reader = ChainReader()
-    graph = host(schema, node=reading(reader, **{argument: "oops"}))
+    graph = host(schema, node=reading(reader, **{name: "oops"}))
     keys = re.escape("'contract', 'finding', 'notes', 'query'")
 
-    with pytest.raises(ConfigurationError, match=f"{argument}='oops'.*{keys}"):
+    with pytest.raises(ConfigurationError, match=f"{name}='oops'.*{keys}"):
         graph.invoke(ASKED)
-    with pytest.raises(ConfigurationError, match=f"{argument}='oops'.*{keys}"):
+    with pytest.raises(ConfigurationError, match=f"{name}='oops'.*{keys}"):
         await graph.ainvoke(ASKED)
 
     assert reader.spans == []
@@ -176,22 +154,23 @@ def test_a_question_is_taken_from_messages_and_the_answer_is_one_that_streams_on
     assert [e["question"] for e in events if e["event"] == "answer"] == ["Ann?"]
 
 
-def test_an_address_that_is_given_as_text_is_read_as_text_with_a_warning():
-    with pytest.warns(UserWarning, match="nothing is downloaded"):
-        out = host().invoke({"query": "?", "contract": "https://example.com/lease.pdf"})
-
-    assert out["finding"] == chain("", "https://example.com/lease.pdf")
-
-
-def test_text_that_is_the_name_of_a_file_is_read_as_text_with_a_warning(tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("https://example.com/lease.pdf", "nothing is downloaded"),
+        ("contract.txt", '"path": "contract.txt"'),
+    ],
+)
+def test_an_address_or_a_file_s_name_is_read_as_text_with_a_warning(
+    text, says, tmp_path, monkeypatch
+):
     monkeypatch.chdir(tmp_path)
     Path("contract.txt").write_text("Ann signed.")
-    graph = host()
 
-    with pytest.warns(UserWarning, match='"path": "contract.txt"'):
-        out = graph.invoke({"query": "?", "contract": "contract.txt"})
+    with pytest.warns(UserWarning, match=says):
+        out = host().invoke({"query": "?", "contract": text})
 
-    assert out["finding"] == chain("", "contract.txt")
+    assert out["finding"] == chain("", text)
 
 
 @pytest.mark.parametrize("subgraphs", [False, True])
@@ -255,9 +234,7 @@ def test_send_reads_many_documents_at_once_and_each_goes_on_after_a_stop(kind, t
 
 def test_the_answer_of_a_chat_has_its_citations_as_langchain_annotates_text(tmp_path):
     path = tmp_path / "lease.md"
-    path.write_text(
-        "# Lease\n\nIt rained.\n\nAnn Kestrel signed the lease.\n\nShe lives in Husum.\n"
-    )
+    path.write_text("# Lease\n\nIt rained.\n\nAnn Kestrel signed the lease.\n\nShe is in Husum.\n")
     read = MemAgentNode(
         "extractive", question="messages", document=lambda _: path, answer="messages"
     )

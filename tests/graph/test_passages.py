@@ -40,21 +40,15 @@ class Model(ScriptedChatModel):
 
     @property
     def readings(self):
-        """How many chunks it was asked to read."""
         return sum("<section>" in prompt for prompt in self.prompts)
 
 
 def made(model=None, store=None, checkpointer=None, **config):
-    return create_memagent(
-        model or Model(),
-        config=ReadingConfig(**SMALL | config),
-        store=store,
-        checkpointer=checkpointer,
-    )
+    kept = {"store": store, "checkpointer": checkpointer}
+    return create_memagent(model or Model(), config=ReadingConfig(**SMALL | config), **kept)
 
 
 def shown(model):
-    """The passages in the last prompt."""
     return PASSAGES.search(model.prompts[-1])[1]
 
 
@@ -150,9 +144,8 @@ def test_a_resumed_run_opens_its_file_again_for_the_answer_unless_it_changed(tmp
 @pytest.mark.parametrize("shows", [False, True])
 def test_own_prompts_say_whether_they_show_passages(shows):
     answer = "Text: {passages}\n" * shows + "Notes: {memory}\nQuestion: {question}"
-    agent = create_memagent(
-        model := Model(), config=ReadingConfig(**SMALL), prompts=Prompts(answer=answer)
-    )
+    config, prompts = ReadingConfig(**SMALL), Prompts(answer=answer)
+    agent = create_memagent(model := Model(), config=config, prompts=prompts)
 
     assert bool(agent.invoke(ASKED)["passages"]) is shows
     assert (RENT in model.prompts[-1]) is shows
@@ -226,11 +219,8 @@ def test_a_named_memory_is_continued_and_nothing_is_stored_by_a_search():
 
 async def test_a_discarded_answer_is_in_no_stream():
     agent = made(Model(blind=True), how="auto")
-    said = [
-        part.text
-        async for part, _ in agent.astream(ASKED, stream_mode="messages")
-        if isinstance(part, AIMessage)
-    ]
+    parts = [part async for part, _ in agent.astream(ASKED, stream_mode="messages")]
+    said = [part.text for part in parts if isinstance(part, AIMessage)]
 
     assert "".join(said) == "900 euros"
 

@@ -1,13 +1,12 @@
 """Several questions over one document, which is read once for all of them."""
 
 import asyncio
-import threading
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import replace
 from threading import Event
 
 import pytest
-from fixed_readers import ChainReader, numbered, until_together
+from fixed_readers import Watched, numbered
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.store.memory import InMemoryStore
 
@@ -24,29 +23,10 @@ TEXT = numbered(60)
 QUESTIONS = [f"What is number {number}?" for number in range(16)]
 
 
-class Asked(ChainReader):
-    """Its memories differ by question; fails when told to, and knows how many run at once."""
-
-    def __init__(self, fails=lambda step: None, delay=0.0, together=1):
-        super().__init__(delay=delay)
-        self.fails, self.together = fails, together
-        self.running = self.most = 0
-        self.lock = threading.Lock()
-
-    async def update(self, step, *, config=None):
-        with self.lock:
-            self.running += 1
-            self.most = max(self.most, self.running)
-        try:
-            await until_together(self, self.together)
-            error = self.fails(step)
-            if error:
-                raise error
-            memory = step.memory if step.memory.text else Memory(step.question)
-            return await super().update(replace(step, memory=memory), config=config)
-        finally:
-            with self.lock:
-                self.running -= 1
+class Asked(Watched):
+    async def read(self, step):
+        memory = step.memory if step.memory.text else Memory(step.question)
+        return await super().read(replace(step, memory=memory))
 
 
 def ask(reader, questions, store=None, **changes):

@@ -25,10 +25,8 @@ class Lease(BaseModel):
     tenant: str
 
 
-class State(TypedDict, total=False):
-    question: str
-    document: str
-    answer: object
+KEYS = {"question": str, "document": str, "answer": object}
+State = TypedDict("State", KEYS, total=False)
 
 
 def model(reply):
@@ -43,7 +41,6 @@ def hosting(node):
 
 
 def heard(parts, *, subgraphs):
-    """The text of each message, and the nodes that they are of."""
     pairs = [part[1] if subgraphs else part for part in parts]
     return [message.text for message, _ in pairs], {about["langgraph_node"] for _, about in pairs}
 
@@ -97,25 +94,14 @@ def test_an_answer_that_is_put_aside_to_read_on_is_not_said():
     assert said == "Ann."
 
 
-HEADS = ["", "<think>so</think>", "<thinking>", "a <reasoning>", "<th", "the <think> tag", "`<"]
-HEADS += [
-    "[THINK]so[/THINK]",
-    "<thought>so</thought> ",
-    "<seed:think>so</seed:think>",
-    "<analysis>",
-]
-HEADS += [
-    "◁think▷so◁/think▷",
-    "<|channel>thought\nso<channel|>",
-    "[THINK]so",
-    "analysis of ",
-    "[1] ",
-]
-HEADS += ["<|channel|>analysis<|message|>so<|end|><|start|>assistant<|channel|>final<|message|>"]
-HEADS += ["analysisShe so.assistantfinal", "Here is my thought process: so. Here is my response: "]
-HEADS += [
+HEADS = [
+    *("", "<think>so</think>", "<thinking>", "a <reasoning>", "<th", "the <think> tag", "`<"),
+    *("[THINK]so[/THINK]", "<thought>so</thought> ", "<seed:think>so</seed:think>", "<analysis>"),
+    *("◁think▷so◁/think▷", "<|channel>thought\nso<channel|>", "[THINK]so", "analysis of ", "[1] "),
+    "<|channel|>analysis<|message|>so<|end|><|start|>assistant<|channel|>final<|message|>",
+    *("analysisShe so.assistantfinal", "<|im_start|>assistant\n"),
+    "Here is my thought process: so. Here is my response: ",
     "<details type='reasoning'><summary>Thought</summary>so</details>",
-    "<|im_start|>assistant\n",
 ]
 
 

@@ -1,7 +1,5 @@
 """Run as a process of its own, to be killed: proposes what two threads say, and accepts it."""
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import os
 import sys
 from pathlib import Path
@@ -33,7 +31,6 @@ def start():
 
 @pytest.fixture
 def folder(tmp_path):
-    """The folder of the document that these readings read."""
     (tmp_path / "document.txt").write_text(numbered(180))
     return tmp_path
 

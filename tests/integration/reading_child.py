@@ -1,7 +1,5 @@
 """Run as a process of its own, to be killed: reads a file with a checkpointer, or goes on."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Run as a process of its own: appends to a named memory in Redis, as the arguments say."""
 
-from __future__ import annotations
-
 import sys
 
 from fixed_readers import ScriptedReader

@@ -1,7 +1,5 @@
 """Run as a process of its own, to be killed: reads into a store, with or without a checkpointer."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os
@@ -30,8 +28,6 @@ THREAD = {"configurable": {"thread_id": "killed"}}
 
 
 class LoggedReader(ChainReader):
-    """Logs every call."""
-
     def note(self, what: str) -> None:
         if self.log is not None:
             with self.log.open("a") as file:
@@ -47,8 +43,6 @@ class LoggedReader(ChainReader):
 
 
 class FatalStore(RedisStore):
-    """Kills its process after one of its calls."""
-
     calls = fatal = 0
 
     def end(self) -> None:
@@ -68,7 +62,6 @@ class FatalStore(RedisStore):
 
 
 def read(mode, document, store=None, saver=None, *, log=None, delay=0.0, resumes=True):
-    """Read, or continue; return the answers."""
     asked, settings = MODES[mode]
     config = ReadingConfig(chunk_tokens=40, **settings)
     reader = LoggedReader(delay=delay, log=log)
@@ -90,15 +83,8 @@ def main(mode: str, where: str, folder: Path, saves: str, delay: float, fatal: i
         if saves != "nothing":
             file = str(folder / "checkpoints.sqlite")
             saver = opened.enter_context(SqliteSaver.from_conn_string(file))
-        answers = read(
-            mode,
-            (folder / "document.txt").read_text(),
-            found,
-            saver,
-            log=folder / "calls.log",
-            delay=delay,
-            resumes=saves == "resumes",
-        )
+        options = {"log": folder / "calls.log", "delay": delay, "resumes": saves == "resumes"}
+        answers = read(mode, (folder / "document.txt").read_text(), found, saver, **options)
     print(json.dumps([answers, FatalStore.calls]))
 
 

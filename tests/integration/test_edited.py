@@ -17,13 +17,6 @@ PATIENT = 300
 TEXT = numbered(180)
 
 
-@pytest.fixture(params=["redis", "sqlite"])
-def where(request, tmp_path):
-    if request.param == "redis":
-        return request.getfixturevalue("redis").url
-    return str(tmp_path / "store.sqlite")
-
-
 def memagent(where, *arguments):
     command = [sys.executable, "-m", "memagent_graph", "memory", *arguments, "--store", where]
     editor = f"{sys.executable} -c \"import sys; open(sys.argv[1], 'w').write('By hand.')\""
@@ -39,7 +32,6 @@ def begin(bank, start, where, folder, log="log"):
 
 
 def result_of(child, folder):
-    """Let a reading end the call that it waits in, and then itself."""
     (folder / "go on").touch()
     return json.loads(child.communicate(timeout=2 * PATIENT)[0])
 
@@ -71,9 +63,7 @@ def test_a_reading_is_edited_by_commands(where, start, folder):
 
 
 @pytest.mark.slow
-def test_what_a_reading_had_read_that_was_killed_is_read_on_from_its_edit_by_another(
-    where, start, folder
-):
+def test_a_killed_reading_is_read_on_from_its_edit_by_another(where, start, folder):
     with open_store(where) as store:
         bank = MemoryBank(store)
         leader, fold = begin(bank, start, where, folder)

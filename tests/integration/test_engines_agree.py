@@ -24,8 +24,6 @@ with warnings.catch_warnings():
 pytestmark = [pytest.mark.vllm, pytest.mark.slow]
 
 CONFIG = ReadingConfig(question_tokens=32, chunk_tokens=300, memory_tokens=64, answer_tokens=64)
-
-
 ENGINE = {"dtype": "float32", "max_model_len": 2048, "enforce_eager": True}
 
 
@@ -44,7 +42,6 @@ class Recorder(BaseCallbackHandler):
 
 
 def reading(model, tokenizer, document=topics["class"] + topics["try"]):
-    """Output and generations of one reading."""
     recorder = Recorder()
     agent = create_memagent(model, config=CONFIG, tokenizer=tokenizer)
     asked = {"question": "What is a class?", "document": document}

@@ -24,9 +24,8 @@ def test_three_processes_share_a_memory(where, request):
     lines = done.stdout.splitlines()
     assert "other agent: 1 call" in lines, done
     assert any(line.startswith("other agent: The Marguerite reached Hull") for line in lines)
-    assert any(
-        line.startswith("follower: chunk 1: The Marguerite left Bergen") for line in lines
-    ), done
+    chunk = "follower: chunk 1: The Marguerite left Bergen"
+    assert any(line.startswith(chunk) for line in lines), done
     assert any("+ The Marguerite reached Hull" in line for line in lines)
 
 
@@ -92,12 +91,9 @@ def test_papers_are_digested_in_branches():
 
 def test_a_chat_remembers_across_restarts(tmp_path):
     def chat(*lines, user="ann"):
-        done = PYTHON.run(
-            [sys.executable, EXAMPLES / "chat.py", user],
-            input="\n".join([*lines, "", ""]),
-            env={**os.environ, "MEMAGENT_STORE": str(tmp_path / "memories.sqlite")},
-            check=True,
-        )
+        command, said = [sys.executable, EXAMPLES / "chat.py", user], "\n".join([*lines, "", ""])
+        env = {**os.environ, "MEMAGENT_STORE": str(tmp_path / "memories.sqlite")}
+        done = PYTHON.run(command, input=said, env=env, check=True)
         return done.stdout
 
     assert "nothing" in chat("My sister Edda breeds goats in Husum.", "Bye.")
@@ -110,12 +106,8 @@ def test_the_notebook_runs_and_shows_the_memory_after_each_chunk():
 
     NotebookClient(notebook, timeout=120, kernel_name="python3").execute()
 
-    shown = [
-        output.get("text", "")
-        for cell in notebook.cells
-        if cell.cell_type == "code"
-        for output in cell.outputs
-    ]
+    cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    shown = [output.get("text", "") for cell in cells for output in cell.outputs]
     assert any("chunk 1" in text for text in shown)
     assert any("Trondheim" in text for text in shown)
 

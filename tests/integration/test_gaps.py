@@ -77,8 +77,6 @@ def calls(folder):
 
 
 class FailingReader(ChainReader):
-    """Fails where it would answer, as if it were killed."""
-
     async def respond(self, question, memory, *, config=None):
         self.memory = memory.text
         raise ModelError("killed")
@@ -90,7 +88,6 @@ def ask(reader, store, text):
 
 
 def lose(store, *keys):
-    """Delete versions, as an eviction would."""
     for key in keys:
         store.delete(("memagent", "versions"), key)
 
@@ -138,9 +135,7 @@ def test_after_a_kill_the_store_has_no_gap_and_the_answer_is_that_of_an_undistur
 
 @pytest.mark.slow
 @pytest.mark.parametrize("saves", ["nothing", "starts anew", "resumes"])
-def test_a_named_reading_killed_at_any_call_of_its_store_reads_its_document_once(
-    saves, redis, start, folders
-):
+def test_a_named_reading_killed_at_any_store_call_reads_once(saves, redis, start, folders):
     text = TEXT[:600]
     store = InMemoryStore()
     read("named", OLDER, store)
@@ -231,9 +226,9 @@ def test_a_repeated_reading_is_answered_though_a_version_is_gone(mode, tmp_path)
 class Recovering(ChainReader):
     """Its store is unreachable from some chunk on, until the merge."""
 
-    def __init__(self, store):
+    def __init__(self, store, recovers):
         super().__init__(delay=0.01)
-        self.store, self.recovers = store, True
+        self.store, self.recovers = store, recovers
 
     async def update(self, step, *, config=None):
         self.store.away = self.store.away or len(self.spans) == 6
@@ -245,13 +240,10 @@ class Recovering(ChainReader):
 
 
 @pytest.mark.parametrize("recovers", [True, False])
-def test_a_merge_is_stored_after_all_that_it_was_merged_from_or_a_warning_says_why_not(
-    monkeypatch, recovers
-):
+def test_a_merge_is_stored_after_what_it_was_made_from_or_a_warning_says_why(monkeypatch, recovers):
     monkeypatch.setenv("MEMAGENT_STORE_SECONDS", "0.5")
     store = Broken()
-    reader = Recovering(store)
-    reader.recovers = recovers
+    reader = Recovering(store, recovers)
     config = ReadingConfig(chunk_tokens=40, segments=4)
     agent = create_memagent(reader, config=config, store=store)
 

@@ -38,7 +38,7 @@ def kill_and_resume(start):
 @pytest.mark.slow
 @pytest.mark.soak
 @pytest.mark.parametrize("delay", [0.0, 0.01, 0.5])
-def test_a_killed_run_repeats_at_most_one_chunk_and_ends_with_the_same_answer(
+def test_a_killed_run_repeats_one_chunk_at_most_and_ends_alike(
     delay, kill_and_resume, folders, soak
 ):
     text, reader = numbered(CHUNKS[delay] * 3), ChainReader()
@@ -60,9 +60,7 @@ def test_a_killed_run_repeats_at_most_one_chunk_and_ends_with_the_same_answer(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["redis", "sqlite"])
-def test_an_approval_killed_at_any_step_loses_nothing_and_applies_nothing_twice(
-    kind, redis, start, tmp_path
-):
+def test_an_approval_killed_at_any_step_applies_each_change_once(kind, redis, start, tmp_path):
     states = set()
 
     for fatal in itertools.count(1):

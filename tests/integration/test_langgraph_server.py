@@ -17,7 +17,6 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def url(tmp_path_factory):
-    """`langgraph dev`, as a user starts it."""
     folder, port = tmp_path_factory.mktemp("served"), free_port()
     for name in ("graph.py", "langgraph.json"):
         shutil.copy(EXAMPLE / name, folder)  # the server writes where it runs

@@ -93,7 +93,6 @@ def read(model, config=CONFIG, **asked):
 
 
 def check(out, model, document=DOCUMENT):
-    """Check what holds for each reading."""
     tokens = load_tokenizer(getattr(model, "tokenizer", None)).count
     assert out["coverage"] == 1
     assert out["stopped"] == "end"

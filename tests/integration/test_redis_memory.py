@@ -10,8 +10,6 @@ from memagent_graph.memory.redis import RedisStore
 
 CHUNKED = ReadingConfig(chunk_tokens=40)
 TEXT = numbered(190)
-
-
 APPENDS = 6
 """Of each process: enough that a store without compare-and-put loses dozens of them."""
 
@@ -25,9 +23,8 @@ def test_sixteen_processes_append_to_one_named_memory_and_nothing_is_lost(redis,
     with RedisStore.from_url(redis.url) as store:
         lines = MemoryBank(store).get("shared").text.splitlines()
 
-    assert sorted(lines) == sorted(
-        f"writer {one} item {two}" for one in range(16) for two in range(APPENDS)
-    )
+    expected = [f"writer {one} item {two}" for one in range(16) for two in range(APPENDS)]
+    assert sorted(lines) == sorted(expected)
 
 
 class Killing(ChainReader):

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 import pytest
-from fixed_readers import ChainReader, numbered
+from fixed_readers import ChainReader, Watched, numbered
 from gated_readings import PATIENT, Gated, Reading, until
 from langgraph.store.memory import InMemoryStore
 
@@ -55,13 +55,8 @@ def result_of(process):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["redis", "sqlite"])
 @pytest.mark.parametrize("name", [None, "shared"])
-def test_two_processes_pay_for_one_reading(kind, name, request, start, folder, alone):
-    where = str(folder / "store.sqlite")
-    if kind == "redis":
-        where = request.getfixturevalue("redis").url
-
+def test_two_processes_pay_for_one_reading(where, name, start, folder, alone):
     children = [read(start, where, folder, log, memory_name=name) for log in "ab"]
     first, second = map(result_of, children)
 
@@ -94,9 +89,7 @@ def test_eight_agents_pay_for_one_reading(store, alone, of):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])
-def test_a_follower_takes_over_from_a_holder_that_is_gone(
-    number, redis, store, start, folder, alone
-):
+def test_a_follower_takes_over_from_a_lost_holder(number, redis, store, start, folder, alone):
     holder = read(start, redis.url, folder, "a")
     holder.wait_for_lines(folder / "a", 5)
     follower = read(start, redis.url, folder, "b")
@@ -138,19 +131,17 @@ async def test_a_holder_that_was_stopped_between_two_chunks_finds_that_it_was_re
     assert outs[0]["version"] == outs[1]["version"]
 
 
-class FailingReader(ChainReader):
-    """Its model fails for good at the eleventh chunk."""
-
-    async def update(self, *args, **kwargs):
-        if len(self.spans) == 10:
-            raise ModelError("The model is gone.")
-        return await super().update(*args, **kwargs)
+def failing(delay):
+    """A reader whose model fails for good at the eleventh chunk."""
+    gone = ModelError("The model is gone.")
+    reader = Watched(lambda _: gone if len(reader.spans) == 10 else None, delay=delay)
+    return reader
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("reader", "config"),
-    [(ChainReader, {"max_calls": 11}), (FailingReader, {}), (ChainReader, {"deadline": 2.0})],
+    [(ChainReader, {"max_calls": 11}), (failing, {}), (ChainReader, {"deadline": 2.0})],
     ids=["max_calls", "model error", "deadline"],
 )
 async def test_followers_go_on_where_a_holder_ends_early(reader, config, store, alone):
@@ -164,7 +155,7 @@ async def test_followers_go_on_where_a_holder_ends_early(reader, config, store, 
     assert following.result()["answer"] == alone[0]
     assert len(first.spans) < alone[1]
     assert len(first.spans) + len(second.spans) <= alone[1] + 2
-    assert (reader is FailingReader) == isinstance(holding.exception(), ModelError)
+    assert (reader is failing) == isinstance(holding.exception(), ModelError)
 
 
 async def test_a_followers_deadline_holds(store):

@@ -6,7 +6,7 @@ import time
 from contextlib import closing
 
 import pytest
-from fixed_readers import ChainReader, numbered
+from fixed_readers import ChainReader, Watched, numbered
 from langchain_core.messages import AIMessage, HumanMessage
 from langgraph.graph import START, MessagesState, StateGraph
 from servers.tcp_proxy import TCPProxy
@@ -14,8 +14,8 @@ from servers.tcp_proxy import TCPProxy
 from memagent_graph import ConversationMemory, MemoryBank, ReadingConfig, create_memagent
 from memagent_graph.conversation.node import ConversationNode
 from memagent_graph.errors import StoreError
-from memagent_graph.memory.circuit import store_metrics
 from memagent_graph.memory.redis import RedisStore
+from memagent_graph.memory.store import store_metrics
 from memagent_graph.memory.stores import open_store
 
 pytestmark = pytest.mark.usefixtures("impatient")
@@ -40,18 +40,11 @@ def store(proxy):
         proxy.resume()
 
 
-class Interrupting(ChainReader):
-    """Stalls a proxy before one chunk, and lets it go on before another.
+class Interrupting(Watched):
+    """Stalls a proxy before one chunk, and lets it go on before another; the first is number 1."""
 
-    Args:
-        proxy: to the store.
-        stall: number of the chunk, from 1; None for never.
-        resume: the same.
-        delay: seconds that an update takes.
-    """
-
-    def __init__(self, proxy, stall=None, resume=None, delay=0.0):
-        super().__init__(delay)
+    def __init__(self, proxy, stall=None, resume=None, **options):
+        super().__init__(**options)
         self._proxy, self._stall, self._resume = proxy, stall, resume
 
     async def update(self, *args, **kwargs):
@@ -81,7 +74,7 @@ def expected():
     [("sync", ASKED, 20), ("async", ASKED, 20), ("sync", NAMED, 20), ("sync", ASKED, 0)],
     ids=["sync", "async", "named", "from the start"],
 )
-def test_a_reading_whose_store_hangs_ends_as_without_a_store_and_warns_once(
+def test_a_store_that_hangs_costs_a_reading_a_warning(
     twin, asked, chunk, proxy, store, expected, caplog
 ):
     if not chunk:
@@ -157,31 +150,24 @@ async def test_metrics_show_what_waits_and_that_the_store_is_away(proxy, store):
 
 @pytest.mark.parametrize("twin", ["sync", "async"])
 def test_a_reading_that_fails_leaves_nothing_pending(twin, proxy, store):
-    class Failing(Interrupting):
-        async def update(self, *args, **kwargs):
-            if len(self.spans) == 10:
-                raise ZeroDivisionError
-            return await super().update(*args, **kwargs)
+    def fails(_):
+        return ZeroDivisionError() if len(reader.spans) == 10 else None
 
-    agent = agent_of(Failing(proxy, stall=5), store)
+    reader = Interrupting(proxy, stall=5, fails=fails)
+    agent = agent_of(reader, store)
     with pytest.raises(ZeroDivisionError):
         agent.invoke(ASKED) if twin == "sync" else asyncio.run(agent.ainvoke(ASKED))
 
     assert store_metrics(store).pending == 0
 
 
-TURNS = [
-    message
-    for number in range(15)
-    for message in (HumanMessage(f"I like number {number}.", id=f"h{number}"), AIMessage("Good."))
-]
+LIKES = [HumanMessage(f"I like number {number}.", id=f"h{number}") for number in range(15)]
+TURNS = [message for liked in LIKES for message in (liked, AIMessage("Good."))]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("asynchronous", [False, True], ids=["observe", "aobserve"])
-def test_a_turn_is_neither_lost_nor_held_up_by_a_store_that_hangs(
-    asynchronous, proxy, store, caplog
-):
+def test_no_turn_is_lost_or_held_up_by_a_store_that_hangs(asynchronous, proxy, store, caplog):
     memory = ConversationMemory(store=store, window=4, remember_within=1e6)
 
     def observe(messages):

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from uuid import uuid4
 
 import pytest
@@ -13,7 +11,6 @@ from memagent_graph.memory.redis import RedisStore
 
 @pytest.fixture(scope="session")
 def redis_server(tmp_path_factory):
-    """A real server; tests keep apart by prefixes."""
     server = RedisServer(tmp_path_factory.mktemp("redis"))
     yield server
     server.kill()
@@ -21,7 +18,6 @@ def redis_server(tmp_path_factory):
 
 @pytest.fixture
 def own_redis_server(tmp_path):
-    """A real server that the test may kill."""
     server = RedisServer(tmp_path)
     yield server
     server.kill()

@@ -1,7 +1,5 @@
 """A record that cannot be read costs only itself, wherever it is; and old versions go."""
 
-from __future__ import annotations
-
 import json
 from contextlib import AsyncExitStack
 from inspect import isawaitable
@@ -13,10 +11,10 @@ from langgraph.store.sqlite import AsyncSqliteStore, SqliteStore
 from typer.testing import CliRunner
 
 from memagent_graph import MemoryBank, ReadingConfig, create_memagent
-from memagent_graph.cli import options
 from memagent_graph.cli.memory import app
 from memagent_graph.conversation.memory import ConversationMemory
 from memagent_graph.errors import BadRecordError, MemoryNotFoundError, NewerRecordError, StoreError
+from memagent_graph.memory import stores
 from memagent_graph.memory.redis import RedisStore
 from memagent_graph.memory.version import make_reading_key
 
@@ -61,8 +59,6 @@ UNREADABLE = pytest.mark.parametrize("kind", ["cut short", "no JSON", "a list"])
 
 
 class Place:
-    """Where the items of a bank are on the server."""
-
     def __init__(self, prefix, bank, client):
         self.prefix, self.bank, self.client = prefix, bank, client
 
@@ -81,12 +77,13 @@ def place(prefix, store, redis_client):
     return Place(prefix, MemoryBank(store), redis_client)
 
 
-def command(monkeypatch, redis_server, prefix, *arguments):
+@pytest.fixture
+def check(monkeypatch, redis_server, prefix):
     monkeypatch.setattr(
-        options, "open_store", lambda where: RedisStore.from_url(redis_server.url, prefix=prefix)
+        stores, "open_store", lambda where: RedisStore.from_url(redis_server.url, prefix=prefix)
     )
     monkeypatch.setenv("MEMAGENT_STORE", redis_server.url)
-    return CliRunner().invoke(app, [*arguments])
+    return lambda *arguments: CliRunner().invoke(app, ["check", *arguments])
 
 
 @pytest.mark.slow
@@ -114,9 +111,8 @@ async def test_what_a_newer_release_wrote_is_refused_by_name_and_left_as_it_is(s
     bank = place.bank
     named = await read(store, memory_name="ann")
     right = await read(store)
-    newer = reshape(lambda value: {**value, "schema": 99})
     key = place.key(bank.versions, right["version"])
-    newer(place.client, key, None)
+    reshape(lambda value: {**value, "schema": 99})(place.client, key, None)
     written = place.client.get(key)
 
     with pytest.raises(NewerRecordError, match="'ann'.*newer release.*upgrade"):
@@ -138,14 +134,14 @@ async def test_a_bad_item_beside_the_versions_is_a_miss(store, place, kind, whic
     right = await read(store)
     version = await bank.aget(right["version"])
     name = make_reading_key(version.root, version.document.digest)
-    await store.aput((*bank.namespace, "threads"), "one", {"messages": []})
-    lease = f"-{version.root}-{version.document.digest}"
+    threads, lease = (*bank.namespace, "threads"), f"-{version.root}-{version.document.digest}"
+    await store.aput(threads, "one", {"messages": []})
     await store.aput(bank.leases, lease, {"beat": 0})
     places = {
         "readings": (bank.readings, name),
         "members": (bank.members(name), version.id),
         "underway": (bank.leases, lease),
-        "threads": ((*bank.namespace, "threads"), "one"),
+        "threads": (threads, "one"),
     }
     place.spoil(kind, *places[which])
 
@@ -164,9 +160,7 @@ async def test_a_bad_item_beside_the_versions_is_a_miss(store, place, kind, whic
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", [*SPOILS, "head cut short", "head a list", "head another type"])
-async def test_a_named_memory_that_is_bad_says_so_and_spares_the_others(
-    store, place, kind, monkeypatch, redis_server, prefix
-):
+async def test_a_named_memory_that_is_bad_says_so_and_spares_the_others(store, place, kind, check):
     bank = place.bank
     await read(store, memory_name="ann")
     await read(store, numbered(20), memory_name="bob")
@@ -185,9 +179,8 @@ async def test_a_named_memory_that_is_bad_says_so_and_spares_the_others(
     assert (await bank.ahistory("bob")).gaps == []
     assert any('"bob"' in line for line in await bank.aexport())
     assert await bank.acollect() == 0
-    assert command(monkeypatch, redis_server, prefix, "check").exit_code == 1
-    assert command(monkeypatch, redis_server, prefix, "check", "--repair").exit_code == 0
-    told = command(monkeypatch, redis_server, prefix, "check")
+    assert [check(*more).exit_code for more in ((), ("--repair",))] == [1, 0]
+    told = check()
     assert (told.exit_code, "0 to mend" in told.stderr) == (0, True)
     expected = ids if kind.startswith("head") else ids[1:]
     assert [version.id for version in await bank.ahistory("ann")] == expected
@@ -203,16 +196,13 @@ async def test_a_bad_memory_can_be_forgotten(store, place, kind, where):
     await read(store, OTHER, memory_name="bob")
     history = await bank.ahistory("bob")
     ids = [version.id for version in await bank.ahistory("ann")]
-    if where == "head":
-        place.spoil(kind, bank.heads, "ann", "bob")
-    else:
-        place.spoil(kind, bank.versions, ids[0], ids[4])
+    head, newest = (bank.heads, "ann", "bob"), (bank.versions, ids[0], ids[4])
+    place.spoil(kind, *(head if where == "head" else newest))
 
     await bank.aforget("ann")
 
     assert not any(place.client.exists(place.key(bank.versions, key)) for key in ids)
-    assert await bank.ahistory("bob") == history
-    assert await bank.acheck() == []
+    assert (await bank.ahistory("bob"), await bank.acheck()) == (history, [])
     with pytest.raises(MemoryNotFoundError):
         await bank.aforget("ann")
 
@@ -228,8 +218,7 @@ async def test_a_bad_mark_folds_nothing_twice(store, prefix, redis_client, kind)
     Place(prefix, bank, redis_client).spoil(kind, threads, "one")
 
     await memory.asave(talk, user="ann", thread="one")
-    assert await memory.aload("ann") == right
-    assert [f.kind for f in await bank.acheck()] == ["bad"]
+    assert (await memory.aload("ann"), [f.kind for f in await bank.acheck()]) == (right, ["bad"])
     await memory.asave([*talk, ("user", "More.")], user="ann", thread="one")
     assert await memory.aload("ann") != right
     assert await bank.acheck() == []
@@ -272,8 +261,7 @@ async def test_a_talk_keeps_its_newest_versions_and_folds_nothing_twice(keep, le
 
     await memory.asave(turns[-1], user="ann", thread="one")
 
-    assert await memory.aload("ann") == right
-    assert len(await bank.ahistory("memory")) == left
+    assert (await memory.aload("ann"), len(await bank.ahistory("memory"))) == (right, left)
     assert len(await bank.store.asearch(bank.versions, limit=100)) == left
 
 
@@ -327,13 +315,12 @@ async def test_reads_extend_nothing_where_the_store_says_so(redis_server, prefix
 
 @pytest.fixture(params=[SqliteStore, AsyncSqliteStore])
 async def opened(request, tmp_path):
-    """A store in a file, and how to close it."""
     opening = request.param.from_conn_string(str(tmp_path / "memories.sqlite"))
     async with AsyncExitStack() as stack:
-        is_sync = request.param is SqliteStore
-        enter = stack.enter_context if is_sync else stack.enter_async_context
-        entered = enter(opening)
-        yield entered if is_sync else await entered, stack.aclose
+        if request.param is SqliteStore:
+            yield stack.enter_context(opening), stack.aclose
+        else:
+            yield await stack.enter_async_context(opening), stack.aclose
 
 
 async def test_a_closed_store_is_reported_as_one(opened):

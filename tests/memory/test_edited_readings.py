@@ -1,28 +1,18 @@
 """Readings under way whose memory is edited: they go on from the edit."""
 
-from __future__ import annotations
-
 import asyncio
+from functools import partial
 
 import pytest
 from fixed_readers import ChainReader, chain
-from gated_readings import (
-    PATIENT,
-    SMALL,
-    TEXT,
-    Gated,
-    Reading,
-    alone,
-    under_way,
-    until,
-)
+from gated_readings import PATIENT, SMALL, TEXT, Gated, Reading, alone, under_way, until
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.store.base import PutOp
 from langgraph.store.memory import InMemoryStore
 
 from memagent_graph import MemoryBank, create_memagent
 from memagent_graph.errors import MemoryConflictError
-from memagent_graph.memory.atomic import GetThenPut
+from memagent_graph.memory.store import GetThenPut
 
 SEGMENTED = SMALL.model_copy(update={"segments": 2})
 
@@ -40,7 +30,6 @@ def spans_after(step, config=SMALL):
 
 
 def calls(config=SMALL):
-    """How many chunks an undisturbed reading reads."""
     return len(spans_after(0, config))
 
 
@@ -54,8 +43,21 @@ def hand_made(history):
     return [version.text for version in history if version.edited]
 
 
+async def is_kept_and_ended(bank, version):
+    """Whether the edit is in the history of a version, and no reading is listed any more."""
+    return (
+        hand_made(await bank.ahistory(version)) == ["By hand."]
+        and await everything_listed(bank) == []
+    )
+
+
+async def read_before(store, document="An older page.", **named):
+    asked = {"question": "?", "document": document, "memory_name": "diary", **named}
+    agent = create_memagent(ChainReader(), config=SMALL, store=store)
+    return await agent.ainvoke(asked)
+
+
 def read_on(memory, spans):
-    """What comes of a memory with these chunks."""
     for start, end in spans:
         memory = chain(memory, TEXT[start:end])
     return memory
@@ -110,20 +112,16 @@ async def test_what_was_read_since_the_edited_version_is_read_again(store, bank)
 
 async def test_the_second_of_two_editors_is_told_and_can_edit_the_edit(store, bank):
     reading, fold = await begin(store, bank, 2)
+    edits = (bank.aedit(fold.memory, f"By {who}.", before=fold.version) for who in ("ann", "bob"))
 
-    results = await asyncio.gather(
-        *(bank.aedit(fold.memory, f"By {who}.", before=fold.version) for who in ("ann", "bob")),
-        return_exceptions=True,
-    )
+    results = await asyncio.gather(*edits, return_exceptions=True)
 
     (kept,) = [one for one in results if not isinstance(one, Exception)]
-    (error,) = [one for one in results if isinstance(one, Exception)]
-    assert isinstance(error, MemoryConflictError)
+    assert sum(isinstance(one, MemoryConflictError) for one in results) == 1
     (listed,) = await bank.aunder_way(fold.memory)
     assert listed.version == kept.id
     await bank.aedit(fold.memory, "By both.", before=kept.id)
-    out = await reading.end()
-    assert out["answer"] == read_on("By both.", spans_after(2))
+    assert (await reading.end())["answer"] == read_on("By both.", spans_after(2))
 
 
 async def test_an_older_version_of_a_reading_that_has_ended_is_not_edited(store, bank):
@@ -138,8 +136,7 @@ async def test_an_older_version_of_a_reading_that_has_ended_is_not_edited(store,
 
 
 async def test_an_edit_of_the_head_that_a_reading_began_at_begins_it_anew(store, bank):
-    agent = create_memagent(ChainReader(), config=SMALL, store=store)
-    await agent.ainvoke({"question": "?", "document": "An older page.", "memory_name": "diary"})
+    await read_before(store)
     reading, _ = await begin(store, bank, 2, memory_name="diary")
 
     edit = await bank.aedit("diary", "By hand.")
@@ -150,14 +147,12 @@ async def test_an_edit_of_the_head_that_a_reading_began_at_begins_it_anew(store,
     assert out["answer"] == read_on("By hand.", spans_after(0))
     assert len(reading.reader.spans) == 3 + calls()
     history = await bank.ahistory("diary")
-    assert history[0].id == out["version"]
-    assert hand_made(history) == ["By hand."]
+    assert (history[0].id, hand_made(history)) == (out["version"], ["By hand."])
     assert out["warnings"] == []
 
 
 async def test_what_was_read_before_the_head_that_a_reading_began_at_is_not_edited(store, bank):
-    agent = create_memagent(ChainReader(), config=SMALL, store=store)
-    await agent.ainvoke({"question": "?", "document": TEXT[1:], "memory_name": "diary"})
+    await read_before(store, TEXT[1:])
     older = (await bank.ahistory("diary"))[1]
     reading, _ = await begin(store, bank, 2, memory_name="diary")
 
@@ -168,11 +163,8 @@ async def test_what_was_read_before_the_head_that_a_reading_began_at_is_not_edit
     assert len(reading.reader.spans) == calls()
 
 
-async def test_a_reading_begins_where_a_name_was_moved_back_to_and_not_at_the_edit_of_it(
-    store, bank
-):
-    agent = create_memagent(ChainReader(), config=SMALL, store=store)
-    await agent.ainvoke({"question": "?", "document": "An older page.", "memory_name": "diary"})
+async def test_a_reading_begins_where_a_name_was_moved_back_to_and_not_at_its_edit(store, bank):
+    await read_before(store)
     before = await bank.ahead("diary")
     edit = await bank.aedit("diary", "By hand.")
     assert await bank.amove_head("diary", before.id, expected=edit.id)
@@ -186,8 +178,7 @@ async def test_a_reading_begins_where_a_name_was_moved_back_to_and_not_at_the_ed
 async def test_an_edit_that_goes_when_another_reading_moves_the_name_first_is_said(store, bank):
     reading, fold = await begin(store, bank, 2, memory_name="diary")
     edit = await bank.aedit("diary", "By hand.", before=fold.version)
-    other = create_memagent(ChainReader(), config=SMALL, store=store)
-    await other.ainvoke({"question": "?", "document": "Another page.", "memory_name": "diary"})
+    await read_before(store, "Another page.")
 
     out = await reading.end()
 
@@ -242,9 +233,13 @@ def edit_all(bank):
 
     async def edit():
         for fold in await bank.aunder_way():
-            await bank.aedit(fold.memory, "By hand.", before=fold.version)
+            await edit_of(bank, fold)()
 
     return edit
+
+
+def edit_of(bank, fold):
+    return partial(bank.aedit, fold.memory, "By hand.", before=fold.version)
 
 
 @pytest.mark.parametrize("name", [None, "diary"])
@@ -265,15 +260,10 @@ async def test_an_edit_after_the_last_chunk_is_what_the_answer_is_written_from(
     assert await everything_listed(bank) == []
 
 
-async def test_an_edit_of_an_earlier_version_after_the_last_chunk_is_read_on_from(
-    store, bank, between
-):
+async def test_an_edit_of_an_earlier_version_after_the_last_chunk_is_read_on(store, bank, between):
     reading, fold = await begin(between, bank, 2, memory_name="diary")
 
-    async def edit():
-        await bank.aedit("diary", "By hand.", before=fold.version)
-
-    between.before, between.happens = leaves, edit
+    between.before, between.happens = leaves, edit_of(bank, fold)
     out = await reading.end()
 
     assert out["answer"] == read_on("By hand.", spans_after(2))
@@ -291,15 +281,12 @@ async def test_an_edit_of_a_segment_that_is_read_is_taken_by_it_and_merged(store
     await bank.aedit(first.memory, "By hand.", before=second.version)
     out = await reading.end()
 
-    border = first.length
-    own = {end for start, end in reading.reader.spans if start >= border and end > border}
-    assert own
+    border, read = first.length, second.position + first.length
+    assert any(end > start >= border for start, end in reading.reader.spans)
     one = read_on("", [span for span in spans_of(reading) if span[0] < border])
-    read = second.position + border
     other = read_on("By hand.", [span for span in spans_of(reading) if span[0] >= read])
     assert out["answer"] == chain("merge", one + other)
-    assert hand_made(await bank.ahistory(out["version"])) == ["By hand."]
-    assert await everything_listed(bank) == []
+    assert await is_kept_and_ended(bank, out["version"])
 
 
 def spans_of(reading):
@@ -314,15 +301,14 @@ async def test_an_edit_of_a_segment_that_has_ended_is_kept_at_the_merge(store, b
     folds = await bank.aunder_way()
     (fold,) = [fold for fold in folds if fold.position == fold.length]
 
-    await bank.aedit(fold.memory, "By hand.", before=fold.version)
+    await edit_of(bank, fold)()
     out = await reading.end()
 
-    border = folds[0].length
-    rest = [span for span in spans_of(reading) if (span[0] < border) != (fold.fold == "1.1")]
-    texts = ["By hand.", read_on("", rest)]
-    assert out["answer"] == chain("merge", "".join(texts if fold.fold == "1.1" else texts[::-1]))
-    assert hand_made(await bank.ahistory(out["version"])) == ["By hand."]
-    assert await everything_listed(bank) == []
+    border, is_first = folds[0].length, fold.fold == "1.1"
+    rest = read_on("", [span for span in spans_of(reading) if (span[0] < border) != is_first])
+    texts = f"By hand.{rest}" if is_first else f"{rest}By hand."
+    assert out["answer"] == chain("merge", texts)
+    assert await is_kept_and_ended(bank, out["version"])
 
 
 async def test_a_merged_memory_is_edited_before_the_answer(store, bank, between):
@@ -337,8 +323,7 @@ async def test_a_merged_memory_is_edited_before_the_answer(store, bank, between)
     out = await Reading(between, Gated(), SEGMENTED).end()
 
     assert out["answer"] == "By hand."
-    assert hand_made(await bank.ahistory(out["version"])) == ["By hand."]
-    assert await everything_listed(bank) == []
+    assert await is_kept_and_ended(bank, out["version"])
 
 
 @pytest.mark.parametrize("resume", [True, False], ids=["itself", "by another"])
@@ -349,12 +334,11 @@ async def test_a_reading_that_was_broken_off_goes_on_from_the_edit_when_resumed(
     reading, fold = await begin(store, bank, 3, saver=saver)
     await reading.stop()
 
-    await bank.aedit(fold.memory, "By hand.", before=fold.version)
+    await edit_of(bank, fold)()
     again = Reading(store, Gated(), saver=saver, resume=resume)
     out = await again.end()
 
-    assert again.reader.memories[0] == "By hand."
-    assert len(again.reader.spans) == calls() - fold.step
+    assert (again.reader.memories[0], len(again.reader.spans)) == ("By hand.", calls() - fold.step)
     assert out["answer"] == read_on("By hand.", spans_after(fold.step))
     assert hand_made(await bank.ahistory(out["version"])) == ["By hand."]
 
@@ -365,38 +349,29 @@ async def test_an_edit_of_where_a_reading_begins_is_seen_though_it_was_not_liste
     broken_off, fold = await begin(store, bank, 2)
     await broken_off.stop()
 
-    async def edit():
-        await bank.aedit(fold.memory, "By hand.", before=fold.version)
-
-    between.before, between.happens = lists, edit
+    between.before, between.happens = lists, edit_of(bank, fold)
     again = Reading(between, Gated())
     out = await again.end()
 
-    assert again.reader.memories[0] == "By hand."
-    assert len(again.reader.spans) == calls() - fold.step
+    assert (again.reader.memories[0], len(again.reader.spans)) == ("By hand.", calls() - fold.step)
     assert hand_made(await bank.ahistory(out["version"])) == ["By hand."]
 
 
-async def two_readings(store):
-    """One that leads, and one that follows it; neither has read anything."""
+async def two_readings(store, bank):
+    """One that leads, one that has taken over the two chunks that it has read, and the fold."""
     first = Reading(store, Gated())
     await until(lambda: first.reader.waits)
     second = Reading(store, Gated())
     await until(lambda: "progress" in second.out)
-    return first, second
-
-
-async def follow(second, step):
-    """Wait until the second has taken over what the first has read."""
-    await until(lambda: second.out["progress"]["step"] == step)
+    fold = await under_way(first, bank, 2)
+    await until(lambda: second.out["progress"]["step"] == 2)
+    return first, second, fold
 
 
 async def test_two_readings_of_the_same_go_on_from_the_edit(store, bank):
-    first, second = await two_readings(store)
-    fold = await under_way(first, bank, 2)
-    await follow(second, 2)
+    first, second, fold = await two_readings(store, bank)
 
-    await bank.aedit(fold.memory, "By hand.", before=fold.version)
+    await edit_of(bank, fold)()
     second.reader.read_all()
     outs = [await first.end(), await second.end()]
 
@@ -408,9 +383,7 @@ async def test_two_readings_of_the_same_go_on_from_the_edit(store, bank):
 async def test_a_follower_that_is_cancelled_leaves_the_reading_that_it_follows_in_the_list(
     store, bank
 ):
-    first, second = await two_readings(store)
-    fold = await under_way(first, bank, 2)
-    await follow(second, fold.step)
+    first, second, fold = await two_readings(store, bank)
 
     await second.stop()
 
@@ -425,8 +398,7 @@ async def test_a_reading_that_is_cancelled_leaves_no_task_and_nothing_in_the_lis
 
     await reading.stop()
 
-    assert asyncio.all_tasks() == before
-    assert await everything_listed(bank) == []
+    assert (asyncio.all_tasks(), await everything_listed(bank)) == (before, [])
 
 
 async def test_two_documents_that_are_read_at_once_into_one_name_are_both_listed_and_edited(

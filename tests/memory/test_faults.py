@@ -1,7 +1,5 @@
 """A write that fails at any moment, or whose reply is lost, leaves every name with its memory."""
 
-from __future__ import annotations
-
 import asyncio
 from contextlib import suppress
 
@@ -12,27 +10,24 @@ from langgraph.store.memory import InMemoryStore
 from memory_versions import make_version
 from servers.redis_server import RedisServer
 
+import memagent_graph.memory.store as asked
 from memagent_graph import MemoryBank, ReadingConfig, create_memagent
 from memagent_graph.conversation.memory import ConversationMemory
 from memagent_graph.errors import MemAgentError, StoreError
-from memagent_graph.memory import circuit
-from memagent_graph.memory.atomic import GetThenPut
 from memagent_graph.memory.redis import RedisStore
+from memagent_graph.memory.store import GetThenPut
 
 SMALL = ReadingConfig(chunk_tokens=50)
 TEXT = numbered(30)
 OTHER = numbered(12)
-TALK = [
-    HumanMessage(f"I am {n}.", id=str(n), additional_kwargs={"told_at": "2026-03-05T09:30"})
-    for n in range(4)
-]
-"""With their times: a memory of what is said now changes with the minute."""
+TOLD_AT = {"told_at": "2026-03-05T09:30"}  # a memory of what is said now changes with the minute
+TALK = [HumanMessage(f"I am {n}.", id=str(n), additional_kwargs=TOLD_AT) for n in range(4)]
 
 
 @pytest.fixture(autouse=True)
 def _impatient(monkeypatch):
     """Stores that fail are retried at once: no test waits for a pause."""
-    monkeypatch.setattr(circuit, "AWAY", circuit.Pauses(0.0, 0.0))
+    monkeypatch.setattr(asked, "AWAY", asked.Pauses(0.0, 0.0))
 
 
 class Faults:
@@ -98,10 +93,8 @@ async def read(store, document=TEXT, **asked):
 async def memories_are_whole(bank, documents):
     """Every name leads to a memory whose text is what its history, read again, comes to."""
     found = await bank.alist()
-    kinds = [finding.kind for finding in await bank.acheck()]
-    assert not {"dangling", "bad"} & set(kinds)
-    pointers = [*await bank.keys(bank.heads)]
-    pointers += await bank.keys(bank.readings)
+    assert not {"dangling", "bad"} & {finding.kind for finding in await bank.acheck()}
+    pointers = [*await bank.keys(bank.heads), *await bank.keys(bank.readings)]
     assert sorted(name for name, _ in found) == sorted(pointers)
     for name, head in found:
         history = await bank.ahistory(name)
@@ -143,7 +136,7 @@ async def edit(store):
 
 async def branch(store):
     bank = MemoryBank(store)
-    if not any(name == "new" for name, _ in await bank.alist()):
+    if "new" not in [name for name, _ in await bank.alist()]:
         await bank.abranch("old", "new")
     return (await bank.aget("new")).text
 
@@ -168,12 +161,11 @@ ACTS = [named, unnamed, edit, branch, import_lines, turn]
 
 @pytest.fixture(params=["substitute", "redis"])
 async def new_store(request, redis_server, prefix):
-    if request.param == "substitute":
-        yield lambda place: FailingMemory()
-        return
     opened = []
 
     def open_store(place):
+        if request.param == "substitute":
+            return FailingMemory()
         opened.append(FailingRedis.from_url(redis_server.url, prefix=f"{prefix}{place}"))
         return opened[-1]
 
@@ -257,7 +249,6 @@ async def test_a_server_that_runs_full_keeps_heads_whole(small_server, prefix, r
 
 
 def fill(client, size, leave):
-    """Add ballast until the server has no more than `leave` bytes."""
     for number in range(10_000):
         info = client.info("memory")
         if info["maxmemory"] - info["used_memory"] < leave + size:
@@ -275,7 +266,6 @@ async def two_stores(redis_server, prefix):
 
 
 async def write_chain(bank, name, length):
-    """A memory of so many versions, as a reading would have left it."""
     version = None
     for step in range(1, length + 1):
         version = make_version(f"{name} {step}", step, before=version, question=name)
@@ -285,7 +275,6 @@ async def write_chain(bank, name, length):
 
 
 async def look_and_forget(bank, name, trips):
-    """Forget a memory some round trips later."""
     for _ in range(trips):
         await bank.store.aget(("elsewhere",), "nothing")
     return await bank.aforget(name)
@@ -301,11 +290,8 @@ async def test_a_branch_that_races_with_forgetting_has_all_or_is_refused(two_sto
         history = await one.ahistory(a)
         history = history[len(history) // 3 if long else 0 :]
 
-        forgotten, branched = await asyncio.gather(
-            look_and_forget(one, a, number % 16),
-            other.abranch(history[0].id, b),
-            return_exceptions=True,
-        )
+        racing = look_and_forget(one, a, number % 16), other.abranch(history[0].id, b)
+        forgotten, branched = await asyncio.gather(*racing, return_exceptions=True)
 
         assert not isinstance(forgotten, BaseException)
         names = [name for name, _ in await one.alist()]
@@ -324,11 +310,9 @@ async def test_a_name_forgotten_while_it_is_read_never_leads_to_nothing(two_stor
         name = f"a{number}"
         await read(one.store, OTHER, memory_name=name)
 
-        await asyncio.gather(
-            look_and_forget(one, name, number * 4), read(other.store, TEXT, memory_name=name)
-        )
+        reading = read(other.store, TEXT, memory_name=name)
+        await asyncio.gather(look_and_forget(one, name, number * 4), reading)
 
-        kinds = {finding.kind for finding in await one.acheck()}
-        assert not {"dangling", "bad"} & kinds
+        assert not {"dangling", "bad"} & {finding.kind for finding in await one.acheck()}
         for found, head in await one.alist():
             assert (await one.ahistory(found))[0] == head

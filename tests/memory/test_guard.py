@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import asyncio
 import gc
 import json
@@ -19,7 +17,7 @@ from memagent_graph.errors import (
     StoreError,
     StoreRefusedError,
 )
-from memagent_graph.memory.circuit import StoreGuard, guard_of
+from memagent_graph.memory.store import StoreGuard, guard_of
 
 SOON = 0.02
 LONG = 30
@@ -69,19 +67,15 @@ async def cancel(call):
         await call
 
 
-@pytest.mark.parametrize(
-    ("operation", "told"),
-    [
-        (failing(RedisConnectionError("refused")), ": ConnectionError: refused"),
-        (failing(sqlite3.OperationalError("locked")), ": OperationalError: locked"),
-        (failing(RuntimeError("loop")), ": RuntimeError: loop"),
-        (failing(TimeoutError()), ": TimeoutError"),
-        (failing(asyncio.CancelledError()), "cancelled the operation"),
-        (failing(StoreError("Redis refused: OOM.")), "Redis refused: OOM."),
-        (at_once, ": OSError: no route"),
-        (never, r"did not answer within 0\.02 s"),
-    ],
-)
+@pytest.mark.parametrize(("operation", "told"), [
+    (failing(RedisConnectionError("refused")), ": ConnectionError: refused"),
+    (failing(sqlite3.OperationalError("locked")), ": OperationalError: locked"),
+    (failing(RuntimeError("loop")), ": RuntimeError: loop"),
+    (failing(TimeoutError()), ": TimeoutError"),
+    (failing(asyncio.CancelledError()), "cancelled the operation"),
+    (failing(StoreError("Redis refused: OOM.")), "Redis refused: OOM."),
+    (at_once, ": OSError: no route"), (never, r"did not answer within 0\.02 s"),
+])  # fmt: skip
 async def test_a_failure_opens_the_circuit_and_keeps_its_message(guard, operation, told):
     with pytest.raises(StoreError, match=f"{told}.?$"):
         await guard.call(operation, patience=SOON if operation is never else LONG)
@@ -90,15 +84,10 @@ async def test_a_failure_opens_the_circuit_and_keeps_its_message(guard, operatio
     assert guard.failures == 1
 
 
-@pytest.mark.parametrize(
-    "error",
-    [
-        MemoryNotFoundError("no such memory"),
-        MemoryConflictError("moved on"),
-        BadRecordError("cut short", key="k"),
-        StoreRefusedError("out of memory"),
-    ],
-)
+@pytest.mark.parametrize("error", [
+    MemoryNotFoundError("no such memory"), MemoryConflictError("moved on"),
+    BadRecordError("cut short", key="k"), StoreRefusedError("out of memory"),
+])  # fmt: skip
 async def test_an_error_that_is_an_answer_closes_the_circuit(guard, clock, error):
     await fail(guard)
     clock.now += 1
@@ -110,9 +99,7 @@ async def test_an_error_that_is_an_answer_closes_the_circuit(guard, clock, error
 @pytest.mark.parametrize(
     "error", [ConfigurationError("bad"), TypeError("bad"), json.JSONDecodeError("bad", "", 0)]
 )
-async def test_a_programming_error_passes_through_and_says_nothing_of_the_store(
-    guard, clock, error
-):
+async def test_a_programming_error_passes_and_says_nothing_of_the_store(guard, clock, error):
     with pytest.raises(type(error)) as caught:
         await guard.call(failing(error), patience=LONG)
     assert caught.value is error
@@ -128,13 +115,11 @@ async def test_a_programming_error_passes_through_and_says_nothing_of_the_store(
 async def test_pauses_double_up_to_five_seconds_and_begin_anew_after_an_answer(guard, clock):
     for pause in (0.5, 1, 2, 4, *[5] * 1_500):  # days
         await fail(guard)
-        clock.now += pause - 0.01
-        assert (guard.circuit, guard.away) == ("open", True)
-        clock.now += 0.02
-        assert (guard.circuit, guard.away) == ("half-open", False)
+        for seconds, state in ((pause - 0.01, ("open", True)), (0.02, ("half-open", False))):
+            clock.now += seconds
+            assert (guard.circuit, guard.away) == state
 
-    assert await guard.call(answer, patience=LONG) == "answer"
-    assert guard.circuit == "closed"
+    assert (await guard.call(answer, patience=LONG), guard.circuit) == ("answer", "closed")
     await fail(guard)
     clock.now += 0.51
     assert not guard.away
@@ -146,8 +131,7 @@ async def test_one_caller_at_a_time_tests_whether_the_store_is_back(guard, clock
     there = asyncio.Event()
     test = await begin(guard, there.wait)
 
-    assert guard.away
-    assert guard.circuit == "half-open"
+    assert (guard.away, guard.circuit) == (True, "half-open")
     clock.now += 100
     with pytest.raises(StoreError, match="unreachable"):
         await guard.call(answer, patience=LONG)
@@ -155,8 +139,7 @@ async def test_one_caller_at_a_time_tests_whether_the_store_is_back(guard, clock
     there.set()
     await test
     assert guard.circuit == "closed"
-    assert await guard.call(answer, patience=LONG) == "answer"
-    assert guard.retries == 1
+    assert (await guard.call(answer, patience=LONG), guard.retries) == ("answer", 1)
 
 
 async def test_an_operation_that_resists_cancellation_does_not_hold_up_the_caller(guard):
@@ -166,7 +149,7 @@ async def test_an_operation_that_resists_cancellation_does_not_hold_up_the_calle
 
     async def stubborn():
         try:
-            await asyncio.Event().wait()
+            await never()
         except asyncio.CancelledError:
             cancelled.set()
             await release.wait()
@@ -191,7 +174,7 @@ async def test_cancelling_the_caller_cancels_the_operation_and_counts_as_nothing
 
     async def operation():
         try:
-            await asyncio.Event().wait()
+            await never()
         finally:
             cancelled.set()
 
@@ -225,18 +208,17 @@ async def test_a_call_from_before_the_outage_does_not_open_the_circuit_after_it(
 
 
 async def test_an_outage_is_one_warning(guard, clock, caplog):
-    caplog.set_level(logging.DEBUG, logger="memagent_graph.memory.circuit")
+    caplog.set_level(logging.DEBUG, logger="memagent_graph.memory.store")
     for _ in range(2):
         for _ in range(3):
             await fail(guard)
             clock.now += 10
-        await guard.call(answer, patience=LONG)
-        await guard.call(answer, patience=LONG)
+        for _ in range(2):
+            await guard.call(answer, patience=LONG)
 
-    warnings, debug = (
-        [record.getMessage() for record in caplog.records if record.levelno == level]
-        for level in (logging.WARNING, logging.DEBUG)
-    )
+    told = [(record.levelno, record.getMessage()) for record in caplog.records]
+    warnings = [text for level, text in told if level == logging.WARNING]
+    debug = [text for level, text in told if level == logging.DEBUG]
     assert ["OSError: no route" in text for text in warnings] == [True, True]
     assert sum(text.startswith("store unreachable: ") for text in debug) == 6
     assert debug.count("store back") == 2

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import asyncio
 import gc
 from contextlib import suppress
@@ -25,10 +23,12 @@ def lease_in(store, **options):
     return Lease(MemoryBank(store), "key", **options)
 
 
-async def held_and_wanted(store, clock=None):
-    """A lease that is held, and that of another who found it held."""
-    options = {} if clock is None else {"clock": clock}
-    holder, follower = lease_in(store), lease_in(store, **options)
+async def acquire_all(leases):
+    return await asyncio.gather(*(lease.acquire(FOLD) for lease in leases))
+
+
+async def held_and_wanted(store, **clock):
+    holder, follower = lease_in(store), lease_in(store, **clock)
     assert await holder.acquire(FOLD)
     assert not await follower.acquire(FOLD)
     return holder, follower
@@ -47,14 +47,13 @@ async def put(store, value):
 async def test_one_of_sixteen_who_come_at_once_holds_the_lease(store):
     leases = [lease_in(store) for _ in range(16)]
 
-    results = await asyncio.gather(*(lease.acquire(FOLD) for lease in leases))
+    results = await acquire_all(leases)
 
-    assert sum(results) == 1
-    assert [lease.held for lease in leases] == results
+    assert (sum(results), [lease.held for lease in leases]) == (1, results)
 
 
 async def test_beats_keep_the_lease_and_silence_loses_it(store, clock):
-    holder, follower = await held_and_wanted(store, clock)
+    holder, follower = await held_and_wanted(store, clock=clock)
     for _ in range(3):
         await holder.beat()
         clock.now += LAPSE + 1
@@ -77,7 +76,7 @@ async def test_beats_keep_the_lease_and_silence_loses_it(store, clock):
 
 
 async def test_a_lease_whose_run_is_over_is_free_and_can_be_taken_again(store, clock):
-    first, second = await held_and_wanted(store, clock)
+    first, second = await held_and_wanted(store, clock=clock)
 
     await first.release()
     clock.now += LAPSE
@@ -108,15 +107,12 @@ async def test_process_ids_of_another_machine_say_nothing(store, clock):
 )
 async def test_a_malformed_lease_is_free(store, value):
     await put(store, value)
-
-    leases = [lease_in(store) for _ in range(4)]
-
-    assert sum(await asyncio.gather(*(lease.acquire(FOLD) for lease in leases))) == 1
+    assert sum(await acquire_all([lease_in(store) for _ in range(4)])) == 1
 
 
 async def test_the_lease_is_kept_while_a_model_is_waited_for(store, monkeypatch, clock):
     monkeypatch.setattr(module, "BEAT", 0.01)
-    holder, follower = await held_and_wanted(store, clock)
+    holder, follower = await held_and_wanted(store, clock=clock)
     before = asyncio.all_tasks()
 
     with suppress(ZeroDivisionError):
@@ -130,8 +126,7 @@ async def test_the_lease_is_kept_while_a_model_is_waited_for(store, monkeypatch,
     after = await stored(store)
     await asyncio.sleep(0.05)
 
-    assert await stored(store) == after
-    assert asyncio.all_tasks() == before
+    assert (await stored(store), asyncio.all_tasks()) == (after, before)
 
 
 async def test_stores_with_a_real_compare_and_put_can_lease(store):

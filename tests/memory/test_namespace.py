@@ -1,7 +1,5 @@
 """Whose memories are whose: readings meet in a store only where their namespaces are the same."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest
@@ -72,25 +70,22 @@ def batch(reader, **place):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("twin", ["sync", "async"])
-@pytest.mark.parametrize(
-    "entry",
-    [graph, node, node_in_the_host_s_store, tool, retriever, batch],
-    ids=lambda f: f.__name__,
-)
+@pytest.mark.parametrize("entry", [
+    graph, node, node_in_the_host_s_store, tool, retriever, batch,
+], ids=lambda f: f.__name__)  # fmt: skip
 def test_two_namespaces_do_not_see_each_other_s_memories(entry, twin):
-    store, spans = InMemoryStore(), {}
-    for who, namespace in (("ann", ANN), ("ben", BEN), ("ann again", ANN)):
-        reader = ChainReader()
-        made, asked = entry(reader, store=store, namespace=namespace)
+    store, spans = InMemoryStore(), []
+    for namespace in (ANN, BEN, ANN):
+        made, asked = entry(reader := ChainReader(), store=store, namespace=namespace)
         if twin == "sync":
             made.invoke(asked)
         else:
             asyncio.run(made.ainvoke(asked))
-        spans[who] = reader.spans
+        spans.append(reader.spans)
 
-    assert len(spans["ann"]) > 3
-    assert spans["ben"] == spans["ann"]
-    assert spans["ann again"] == []
+    ann, ben, ann_again = spans
+    assert len(ann) > 3
+    assert (ben, ann_again) == (ann, [])
     assert {space[:2] for space in store.list_namespaces(limit=100)} == {ANN, BEN}
 
 
@@ -122,11 +117,9 @@ async def test_nor_do_the_conversations_of_two_namespaces():
     assert "Ada" in await ann.aload("eve")
 
 
-@pytest.mark.parametrize(
-    "namespace",
-    ["ann", (), ("",), ("ann", ""), ("a.b",), ("a\0",), ("langgraph", "x"), (1,)],
-    ids=repr,
-)
+@pytest.mark.parametrize("namespace", [
+    "ann", (), ("",), ("ann", ""), ("a.b",), ("a\0",), ("langgraph", "x"), (1,),
+], ids=repr)  # fmt: skip
 def test_a_namespace_that_langgraph_forbids_is_refused_before_the_first_call(namespace):
     for make in (create_memagent, ConversationMemory, MemAgentNode):
         with pytest.raises(ConfigurationError, match="such as"):

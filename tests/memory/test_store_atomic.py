@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import asyncio
 import sqlite3
 import sys
@@ -18,17 +16,14 @@ from servers.warm_python import COMMAND_LINE, PIPE, warm_python
 
 from memagent_graph.cli.memory import open_saver
 from memagent_graph.errors import StoreError
-from memagent_graph.memory.atomic import atomic
 from memagent_graph.memory.items import Records
 from memagent_graph.memory.redis import RedisStore
-from memagent_graph.memory.stores import open_store
+from memagent_graph.memory.stores import atomic, open_store
 
 AT = ("tenant", "heads")
 
 
 class Elsewhere(BaseStore):
-    """A store of another make."""
-
     def __init__(self):
         self._inner = InMemoryStore()
 
@@ -63,20 +58,17 @@ def values(store):
     return {(item.namespace, item.key): item.value for item in store.search(("tenant",))}
 
 
-@pytest.mark.parametrize(
-    ("there", "expected", "put", "left"),
-    [
-        pytest.param(None, None, {"v": 1}, {"v": 1}, id="absent as expected"),
-        pytest.param(None, {"v": 1}, {"v": 2}, None, id="absent"),
-        pytest.param({"v": 1}, None, {"v": 2}, {"v": 1}, id="there"),
-        pytest.param({"v": 1}, {"v": 1}, {"v": 2}, {"v": 2}, id="as expected"),
-        pytest.param({"v": 1}, {"v": 2}, {"v": 3}, {"v": 1}, id="another"),
-        pytest.param({"v": 1}, {"v": 2}, None, {"v": 1}, id="another is not deleted"),
-        pytest.param({"v": 1}, {"v": 1}, None, None, id="deleted"),
-        pytest.param({}, None, {"v": 1}, {}, id="empty is not absent"),
-        pytest.param({}, {}, {"v": 1}, {"v": 1}, id="empty"),
-    ],
-)
+@pytest.mark.parametrize(("there", "expected", "put", "left"), [
+    pytest.param(None, None, {"v": 1}, {"v": 1}, id="absent as expected"),
+    pytest.param(None, {"v": 1}, {"v": 2}, None, id="absent"),
+    pytest.param({"v": 1}, None, {"v": 2}, {"v": 1}, id="there"),
+    pytest.param({"v": 1}, {"v": 1}, {"v": 2}, {"v": 2}, id="as expected"),
+    pytest.param({"v": 1}, {"v": 2}, {"v": 3}, {"v": 1}, id="another"),
+    pytest.param({"v": 1}, {"v": 2}, None, {"v": 1}, id="another is not deleted"),
+    pytest.param({"v": 1}, {"v": 1}, None, None, id="deleted"),
+    pytest.param({}, None, {"v": 1}, {}, id="empty is not absent"),
+    pytest.param({}, {}, {"v": 1}, {"v": 1}, id="empty"),
+])  # fmt: skip
 def test_an_item_is_replaced_just_when_its_value_is_as_expected(store, there, expected, put, left):
     if there is not None:
         store.put(AT, "head", there)
@@ -90,44 +82,37 @@ def test_an_item_is_replaced_just_when_its_value_is_as_expected(store, there, ex
 
 COUNTER = """
 import sys
-from contextlib import closing
 from langgraph.store.base import PutOp
 from langgraph.store.sqlite import SqliteStore
-from memagent_graph.memory.atomic import atomic
+from memagent_graph.memory.stores import atomic
 from memagent_graph.memory.redis import RedisStore
 from memagent_graph.sync import wait_for
 
 def count(store):
-    one = atomic(store)
+    one, at = atomic(store), (("tenant", "heads"), "head")
     input()
     for _ in range(25):
         done = False
         while not done:
-            item = store.get(("tenant", "heads"), "head")
-            now = item.value["n"] if item else 0
-            put = PutOp(("tenant", "heads"), "head", {"n": now + 1})
-            given = {(("tenant", "heads"), "head"): {"n": now} if item else None}
-            done = wait_for(one.acommit([put], given=given))
+            item = store.get(*at)
+            put = PutOp(*at, {"n": item.value["n"] + 1 if item else 1})
+            done = wait_for(one.acommit([put], given={at: item and item.value}))
 
 where, prefix = sys.argv[1:]
-if where.startswith("redis"):
-    with RedisStore.from_url(where, prefix=prefix) as store:
-        count(store)
-else:
-    with SqliteStore.from_conn_string(where) as store:
-        count(store)
+is_redis = where.startswith("redis")
+with (RedisStore.from_url(where, prefix=prefix) if is_redis
+      else SqliteStore.from_conn_string(where)) as store:
+    count(store)
 """
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("store", ["redis", "sqlite"], indirect=True)
 def test_processes_that_count_together_lose_nothing(store, redis_server, prefix, tmp_path):
-    is_file = isinstance(store, SqliteStore)
-    if is_file:
+    where = redis_server.url
+    if isinstance(store, SqliteStore):
         store.setup()
-
-    where = str(tmp_path / "store.db") if is_file else redis_server.url
-
+        where = str(tmp_path / "store.db")
     command = [sys.executable, "-c", COUNTER, where, prefix]
     processes = [warm_python(*COMMAND_LINE).start(command, stdin=PIPE) for _ in range(4)]
     for process in processes:
@@ -145,14 +130,9 @@ def test_puts_and_deletes_are_carried_out_together_when_all_is_as_given(store, c
     store.put(AT, "old", {"v": 1})
     store.put(OTHER, "any", {"v": 2})
     given = {(AT, "old"): {"v": 1}, (AT, "new"): None, (OTHER, "any"): ...}
-    puts = [
-        PutOp(AT, "old", None),
-        PutOp(AT, "new", {"v": 3}),
-        PutOp(OTHER, "more", {"v": 4}),
-        PutOp(OTHER, "never there", None),
-    ]
+    puts = [PutOp(AT, "old", None), PutOp(AT, "new", {"v": 3}), PutOp(OTHER, "more", {"v": 4})]
 
-    assert commit(puts, given)
+    assert commit([*puts, PutOp(OTHER, "never there", None)], given)
     found = {(AT, "new"): {"v": 3}, (OTHER, "any"): {"v": 2}, (OTHER, "more"): {"v": 4}}
     assert values(store) == found
     assert commit([], {(AT, "new"): {"v": 3}})
@@ -160,16 +140,10 @@ def test_puts_and_deletes_are_carried_out_together_when_all_is_as_given(store, c
     assert values(store) == found
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {(AT, "there"): None},
-        {(AT, "there"): {"v": 2}},
-        {(OTHER, "absent"): {"v": 1}},
-        {(OTHER, "absent"): {}},
-        {(OTHER, "absent"): ...},
-    ],
-)
+@pytest.mark.parametrize("wrong", [
+    {(AT, "there"): None}, {(AT, "there"): {"v": 2}}, {(OTHER, "absent"): {"v": 1}},
+    {(OTHER, "absent"): {}}, {(OTHER, "absent"): ...},
+])  # fmt: skip
 @pytest.mark.parametrize("first", [True, False])
 def test_nothing_is_written_when_one_item_is_not_as_given(store, commit, wrong, first):
     store.put(AT, "there", {"v": 1})
@@ -188,8 +162,7 @@ def test_what_is_given_is_compared_by_value(store, commit):
 
     assert commit([PutOp(AT, "c", {})], given)
     assert not commit([PutOp(AT, "d", {})], {**given, (AT, "b"): {"x": [2, 1]}})
-    assert (AT, "c") in values(store)
-    assert (AT, "d") not in values(store)
+    assert [key for _, key in values(store) if key in "cd"] == ["c"]
 
 
 def test_the_last_put_of_an_item_counts(store, commit):
@@ -199,74 +172,74 @@ def test_the_last_put_of_an_item_counts(store, commit):
 
 
 def test_namespaces_that_begin_differently_are_refused(store, commit):
-    elsewhere = PutOp(("another tenant",), "k", {})
+    own, elsewhere = PutOp(AT, "a", {}), PutOp(("another tenant",), "k", {})
 
-    for puts, given in (
-        ([PutOp(AT, "a", {}), elsewhere], {}),
-        ([elsewhere], {(AT, "a"): None}),
-        ([], {}),
-    ):
+    for puts, given in (([own, elsewhere], {}), ([elsewhere], {(AT, "a"): None}), ([], {})):
         with pytest.raises(ValueError, match="same label"):
             commit(puts, given)
     assert store.search(()) == []
 
 
 async def count_twice(store):
-    one = atomic(store)
+    one, places = atomic(store), [(AT, "n"), (OTHER, "n")]
     for _ in range(20):
         done = False
         while not done:
-            items = {(at, "n"): await one.abatch([GetOp(at, "n")]) for at in (AT, OTHER)}
-            given = {place: item and item.value for place, [item] in items.items()}
-            n = given[AT, "n"]["n"] + 1 if given[AT, "n"] else 1
-            done = await one.acommit([PutOp(*place, {"n": n}) for place in given], given=given)
+            found = [await one.abatch([GetOp(*place)]) for place in places]
+            given = {
+                place: item and item.value for place, [item] in zip(places, found, strict=True)
+            }
+            n = given[places[0]]["n"] + 1 if given[places[0]] else 1
+            done = await one.acommit([PutOp(*place, {"n": n}) for place in places], given=given)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("store", ["redis", "sqlite", "memory"], indirect=True)
 @pytest.mark.parametrize("of", ["threads", "tasks"])
 def test_those_who_commit_two_items_together_lose_nothing(store, of):
-    async def gather():
-        await asyncio.gather(*(count_twice(store) for _ in range(8)))
+    async def gather(count):
+        await asyncio.gather(*(count_twice(store) for _ in range(count)))
 
     if of == "tasks":
-        asyncio.run(gather())
+        asyncio.run(gather(8))
     else:
         with ThreadPoolExecutor(8) as threads:
-            list(threads.map(lambda _: asyncio.run(count_twice(store)), range(8)))
+            list(threads.map(lambda _: asyncio.run(gather(1)), range(8)))
 
     assert values(store) == {(AT, "n"): {"n": 160}, (OTHER, "n"): {"n": 160}}
 
 
-def test_a_commit_whose_reply_was_lost_is_carried_out_once_and_reported_done(redis_server, prefix):
+@pytest.fixture
+def proxied(redis_server, prefix):
     proxy = TCPProxy(redis_server.port)
     with RedisStore.from_url(f"redis://127.0.0.1:{proxy.port}", prefix=prefix) as store:
-        atomically.commit(store, [PutOp(AT, "a", {"n": 1})], given={(AT, "a"): None})
-        proxy.lose_next_reply = True
-
-        puts = [PutOp(AT, "a", {"n": 2}), PutOp(OTHER, "b", {})]
-        done = atomically.commit(store, puts, given={(AT, "a"): {"n": 1}, (OTHER, "b"): None})
-
-        assert done
-        assert not proxy.lose_next_reply
-        assert values(store) == {(AT, "a"): {"n": 2}, (OTHER, "b"): {}}
+        yield store, proxy
     proxy.close()
 
 
-def test_a_commit_compares_bytes_in_one_round_trip_and_values_in_two(redis_server, prefix):
-    proxy = TCPProxy(redis_server.port)
-    with RedisStore.from_url(f"redis://127.0.0.1:{proxy.port}", prefix=prefix) as store:
-        atomically.commit(store, [PutOp(AT, f"{n}", {"a": 1, "b": 2}) for n in range(5)], given={})
+def test_a_commit_whose_reply_was_lost_is_carried_out_once_and_reported_done(proxied):
+    store, proxy = proxied
+    atomically.commit(store, [PutOp(AT, "a", {"n": 1})], given={(AT, "a"): None})
+    proxy.lose_next_reply = True
 
-        def trips(value):
-            before = proxy.trips
-            given = {(AT, f"{n}"): value for n in range(5)}
-            assert atomically.commit(store, [PutOp(AT, "new", {})], given=given)
-            return proxy.trips - before
+    puts = [PutOp(AT, "a", {"n": 2}), PutOp(OTHER, "b", {})]
+    done = atomically.commit(store, puts, given={(AT, "a"): {"n": 1}, (OTHER, "b"): None})
 
-        assert trips({"a": 1, "b": 2}) == 1
-        assert trips({"b": 2, "a": 1}) == 2
-    proxy.close()
+    assert (done, proxy.lose_next_reply) == (True, False)
+    assert values(store) == {(AT, "a"): {"n": 2}, (OTHER, "b"): {}}
+
+
+def test_a_commit_compares_bytes_in_one_round_trip_and_values_in_two(proxied):
+    store, proxy = proxied
+    atomically.commit(store, [PutOp(AT, f"{n}", {"a": 1, "b": 2}) for n in range(5)], given={})
+
+    def trips(value):
+        before = proxy.trips
+        given = {(AT, f"{n}"): value for n in range(5)}
+        assert atomically.commit(store, [PutOp(AT, "new", {})], given=given)
+        return proxy.trips - before
+
+    assert (trips({"a": 1, "b": 2}), trips({"b": 2, "a": 1})) == (1, 2)
 
 
 @pytest.mark.parametrize("deletes_first", [True, False])
@@ -301,11 +274,9 @@ def test_of_a_commit_without_memory_left_nothing_is_there(own_redis_server, dele
 def test_an_item_whose_key_has_another_type_is_absent_and_is_overwritten(
     redis_store, redis_client, prefix
 ):
-    writes = [
-        lambda: redis_store.put(AT, "k", {"v": 1}),
-        lambda: atomically.compare_and_put(redis_store, AT, "k", {"v": 1}, expected=None),
-    ]
-    for write in writes:
+    put = partial(redis_store.put, AT, "k", {"v": 1})
+    compare = partial(atomically.compare_and_put, redis_store, AT, "k", {"v": 1}, expected=None)
+    for write in (put, compare):
         redis_store.delete(AT, "k")
         redis_client.rpush(f"{prefix}:{{tenant}}/heads//k", "a list")
         assert not atomically.commit(redis_store, [PutOp(AT, "k", {})], given={(AT, "k"): ...})
@@ -325,13 +296,11 @@ def test_times_to_live_are_those_of_the_puts_or_the_default(
         ((ttl,),) = store.conn.execute("SELECT ttl_minutes FROM store WHERE key = ?", (key,))
         return ttl
 
-    ttl = {"default_ttl": 10}
-    opened = (
-        RedisStore.from_url(redis_server.url, prefix=prefix, ttl=ttl)
-        if kind == "redis"
-        else SqliteStore.from_conn_string(str(tmp_path / "s.db"), ttl=ttl)
-    )
-    with opened as store:
+    opened = {
+        "redis": partial(RedisStore.from_url, redis_server.url, prefix=prefix),
+        "sqlite": partial(SqliteStore.from_conn_string, str(tmp_path / "s.db")),
+    }
+    with opened[kind](ttl={"default_ttl": 10}) as store:
         atomically.commit(store, [PutOp(AT, "a", {}, ttl=20), PutOp(AT, "b", {})], given={})
 
         assert [minutes(key) for key in "ab"] == [20, 10]
@@ -366,11 +335,8 @@ async def test_a_cancelled_call_leaves_no_transaction_open(
 
 
 def test_a_locked_sqlite_file_is_a_store_error(tmp_path):
-    file = str(tmp_path / "store.db")
-    with (
-        SqliteStore.from_conn_string(file) as store,
-        SqliteStore.from_conn_string(file) as other,
-    ):
+    opened = partial(SqliteStore.from_conn_string, str(tmp_path / "store.db"))
+    with opened() as store, opened() as other:
         store.setup()
         other.setup()
         store.conn.execute("PRAGMA busy_timeout = 0")
@@ -395,7 +361,7 @@ def test_a_setup_that_is_broken_off_at_any_step_leaves_no_file_that_cannot_be_op
 
     with open_store(file) as store:
         store.put(AT, "one", {"n": 1})
-        assert store.get(AT, "one").value == {"n": 1}
+        assert values(store) == {(AT, "one"): {"n": 1}}
 
 
 def test_a_store_in_memory_leaves_no_file(tmp_path, monkeypatch):
@@ -403,7 +369,7 @@ def test_a_store_in_memory_leaves_no_file(tmp_path, monkeypatch):
 
     with open_store(":memory:") as store:
         store.put(AT, "one", {"n": 1})
-        assert store.get(AT, "one").value == {"n": 1}
+        assert values(store) == {(AT, "one"): {"n": 1}}
 
     assert not [*tmp_path.iterdir()]
 
@@ -453,8 +419,7 @@ def test_eight_processes_that_open_a_new_file_at_once_all_use_it(tmp_path):
 
     done = python.run([sys.executable, "-c", TOGETHER, *files])
 
-    assert done.stderr == ""
-    assert done.returncode == 0
+    assert (done.stderr, done.returncode) == ("", 0)
 
 
 @pytest.mark.slow
@@ -479,16 +444,13 @@ def test_a_file_that_another_process_holds_for_seconds_is_waited_for(tmp_path):
 
 
 def test_a_failed_commit_leaves_no_transaction_open(tmp_path):
+    owned = "CREATE TABLE owned (id INTEGER REFERENCES owner DEFERRABLE INITIALLY DEFERRED)"
+    fails = "TRIGGER fails AFTER INSERT ON store BEGIN INSERT INTO owned VALUES (1); END"
     with SqliteStore.from_conn_string(str(tmp_path / "store.db")) as store:
         store.setup()
-        store.conn.execute("PRAGMA foreign_keys = ON")
-        store.conn.execute("CREATE TABLE owner (id INTEGER PRIMARY KEY)")
-        store.conn.execute(
-            "CREATE TABLE owned (id INTEGER REFERENCES owner DEFERRABLE INITIALLY DEFERRED)"
-        )
-        store.conn.execute(
-            "CREATE TRIGGER fails AFTER INSERT ON store BEGIN INSERT INTO owned VALUES (1); END"
-        )
+        owner = "CREATE TABLE owner (id INTEGER PRIMARY KEY)"
+        for statement in ("PRAGMA foreign_keys = ON", owner, owned, f"CREATE {fails}"):
+            store.conn.execute(statement)
         with pytest.raises(StoreError, match="FOREIGN KEY constraint failed"):
             atomically.compare_and_put(store, AT, "head", {}, expected=None)
 
@@ -501,27 +463,22 @@ def test_a_file_that_cannot_be_written_is_opened_and_read(tmp_path):
     with open_store(str(file)) as store:
         store.put(AT, "one", {"n": 1})
 
-    with closing(
-        sqlite3.connect(f"{file.as_uri()}?mode=ro", uri=True, check_same_thread=False)
-    ) as connection:
+    only_read = sqlite3.connect(f"{file.as_uri()}?mode=ro", uri=True, check_same_thread=False)
+    with closing(only_read) as connection:
         (item,) = asyncio.run(atomic(SqliteStore(connection)).abatch([GetOp(AT, "one")]))
 
     assert item.value == {"n": 1}
 
 
-@pytest.mark.parametrize(
-    "error",
-    [OSError(2, "No such file", "/no/such/file"), sqlite3.OperationalError("mine"), KeyError("k")],
-)
+@pytest.mark.parametrize("error", [
+    OSError(2, "No such file", "/no/such/file"), sqlite3.OperationalError("mine"), KeyError("k"),
+])  # fmt: skip
 def test_what_fails_while_a_store_is_open_is_not_blamed_on_it(tmp_path, error):
     async def fail():
         raise error
 
-    with (
-        pytest.raises(type(error)) as raised,
-        open_store(str(tmp_path / "outer.db")),
-        open_store(str(tmp_path / "inner.db")),
-    ):
+    files = (str(tmp_path / f"{name}.db") for name in ("outer", "inner"))
+    with pytest.raises(type(error)) as raised, open_store(next(files)), open_store(next(files)):
         asyncio.run(fail())
 
     assert raised.value is error

@@ -1,7 +1,5 @@
 """Many callers at once: they wait their turn, and the server sees no more than was agreed."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -68,18 +66,16 @@ def test_thousands_who_put_share_few_connections(own_redis_server, store, put):
 @pytest.mark.slow
 def test_hundreds_of_readings_and_conversations_share_few_connections(own_redis_server, store):
     agent, memory = create_memagent(store=store), ConversationMemory(store=store, window=2)
-    kinds = (HumanMessage, AIMessage)
+    kinds, numbers = (HumanMessage, AIMessage), range(100)
     said = [kind(f"I am number {n} who likes tea.") for n in range(3) for kind in kinds]
 
+    def read(n):
+        return agent.ainvoke({"question": f"Who is {n}?", "document": f"Number {n} is Ann."})
+
     async def use():
-        asked = (
-            {"question": f"Who is number {n}?", "document": f"Number {n} is Ann."}
-            for n in range(100)
-        )
-        outputs = await asyncio.gather(*(agent.ainvoke(one) for one in asked))
-        await asyncio.gather(
-            *(memory.aobserve(said, user=f"user{n}", thread="t") for n in range(100))
-        )
+        outputs = await asyncio.gather(*map(read, numbers))
+        turns = (memory.aobserve(said, user=f"user{n}", thread="t") for n in numbers)
+        await asyncio.gather(*turns)
         assert await memory.aflush() == 0
         return outputs
 

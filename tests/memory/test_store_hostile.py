@@ -1,7 +1,5 @@
 """Names and values that try to be more than that, and tenants that must not meet."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 
@@ -15,29 +13,11 @@ from memagent_graph.errors import BadRecordError
 from memagent_graph.memory.redis import RedisStore
 
 EVIL = [
-    "a:b::c",
-    "{tenant-b}",
-    "}{",
-    "tenant-b}/x//y",
-    "line\r\nFLUSHALL\r\n",
-    "*3\r\n$3\r\nSET\r\n",
-    "*",
-    "[a-z]*?",
-    "\\",
-    "'; return redis['call']('FLUSHALL') --",
-    "${7*7}",
-    "__proto__",
-    "constructor",
-    "..",
-    "%2e%2e%2f",
-    "\x01\x7f",
-    "\u202e\u0000\ufeff",
-    "\ud800",
-    "roots",
-    "#expiry",
-    "#stream//x",
-    "\U0001f409" * 300,
-]
+    "a:b::c", "{tenant-b}", "}{", "tenant-b}/x//y", "line\r\nFLUSHALL\r\n", "*3\r\n$3\r\nSET\r\n",
+    "*", "[a-z]*?", "\\", "'; return redis['call']('FLUSHALL') --", "${7*7}", "__proto__",
+    "constructor", "..", "%2e%2e%2f", "\x01\x7f", "\u202e\u0000\ufeff", "\ud800", "roots",
+    "#expiry", "#stream//x", "\U0001f409" * 300,
+]  # fmt: skip
 TEXT = st.sampled_from(EVIL) | st.text(st.characters(), max_size=8)
 LABEL = TEXT.map(lambda text: text.replace(".", "").replace("\0", "") or "x")
 VALUE = st.dictionaries(
@@ -49,10 +29,7 @@ VALUE = st.dictionaries(
     ),
     max_size=3,
 )
-AGAIN = settings(
-    max_examples=200,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
-)
+AGAIN = settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 @pytest.mark.slow
@@ -64,12 +41,9 @@ def test_anything_is_stored_and_found_again_exactly(redis_store, namespace, key,
     redis_store.put(namespace, key, value)
 
     assert redis_store.get(namespace, key).value == value
-    (found,) = [
-        item
-        for item in redis_store.search(namespace, limit=10_000)
-        if (item.namespace, item.key) == (namespace, key)
-    ]
-    assert found.value == value
+    found = redis_store.search(namespace, limit=10_000)
+    same = [item.value for item in found if (item.namespace, item.key) == (namespace, key)]
+    assert same == [value]
     assert namespace in redis_store.list_namespaces(prefix=namespace, limit=10_000)
     assert atomically.compare_and_put(redis_store, namespace, key, None, expected=value)
     assert redis_store.get(namespace, key) is None
@@ -103,7 +77,6 @@ def test_no_key_of_another_tenant_is_read_or_touched(redis_server, redis_client,
 
 
 def use(store, label, name, value):
-    """Everything that a store can do."""
     store.put((label, "x"), name, value, ttl=10)
     assert store.get((label, "x"), name).value == value
     assert [item.value for item in store.search((label,))] == [value]
@@ -121,9 +94,8 @@ def dump(client, prefix):
 
 
 def test_tenants_that_share_a_prefix_meet_only_where_their_namespaces_do(redis_store):
-    redis_store.put(("tenant",), "k", {"of": "tenant"})
-    redis_store.put(("tenant2",), "k", {"of": "tenant2"})
-    redis_store.put(("tenant/", "x"), "k", {"of": "tenant/"})
+    for namespace in (("tenant",), ("tenant2",), ("tenant/", "x")):
+        redis_store.put(namespace, "k", {"of": namespace[0]})
 
     assert [item.value["of"] for item in redis_store.search(("tenant",))] == ["tenant"]
     assert redis_store.list_namespaces(prefix=("tenant",)) == [("tenant",)]
@@ -141,31 +113,24 @@ def test_a_stored_value_is_never_more_than_json(redis_store, redis_client, prefi
 
 
 STRINGS = {
-    "empty": b"1 1 0 ",
-    "no JSON": b"1 1 0 json\nnot json",
-    "cut short": b'1700000000000000 1700000000000000 0 json\n{"secret": ',
-    "no header": b"secret",
+    "empty": b"1 1 0 ", "no JSON": b"1 1 0 json\nnot json",
+    "cut short": b'1700000000000000 1700000000000000 0 json\n{"secret": ', "no header": b"secret",
     "of another program": b'this is the "secret" message\n{}',
-    "of another serializer": b'1 1 0 aes\n"secret"',
-    "a list of JSON": b'1 1 0 json\n["secret"]',
+    "of another serializer": b'1 1 0 aes\n"secret"', "a list of JSON": b'1 1 0 json\n["secret"]',
     "nested without end": b"1 1 0 json\n" + b'{"a":' * 100_000,
-    "out of time": b"9" * 60 + b" 1 0 json\n{}",
-    "not UTF-8": b'1 1 0 json\n{"a": "\xff"}',
-}
+    "out of time": b"9" * 60 + b" 1 0 json\n{}", "not UTF-8": b'1 1 0 json\n{"a": "\xff"}',
+}  # fmt: skip
 TYPES = {
     "list": lambda client, key: client.lpush(key, "secret"),
     "hash": lambda client, key: client.hset(key, "secret", "secret"),
 }
 AT = ("tenant", "things")
 READS = [
-    lambda store: store.get(AT, "bad"),
-    lambda store: store.get(AT, "bad", refresh_ttl=False),
-    lambda store: asyncio.run(store.aget(AT, "bad")),
-    lambda store: store.search(AT),
-    lambda store: store.search(()),
-    lambda store: store.search(AT, filter={"n": "good"}),
+    lambda store: store.get(AT, "bad"), lambda store: store.get(AT, "bad", refresh_ttl=False),
+    lambda store: asyncio.run(store.aget(AT, "bad")), lambda store: store.search(AT),
+    lambda store: store.search(()), lambda store: store.search(AT, filter={"n": "good"}),
     lambda store: store.batch([SearchOp(AT), GetOp(AT, "bad")]),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("kind", [*STRINGS, *TYPES])

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -24,13 +22,9 @@ def test_a_name_can_be_read_back(place):
 
 @given(PLACE, PLACE)
 def test_two_items_never_share_a_redis_key(one, other):
-    names = Names("p")
+    keys = [Names("p").item(root_of(place[0]), member_of(*place)) for place in (one, other)]
 
-    same = names.item(root_of(one[0]), member_of(*one)) == names.item(
-        root_of(other[0]), member_of(*other)
-    )
-
-    assert same == (one == other)
+    assert (keys[0] == keys[1]) == (one == other)
 
 
 @given(PLACE, NAMESPACE)
@@ -46,19 +40,12 @@ def test_the_bounds_of_a_prefix_hold_what_is_in_or_under_it_and_nothing_else(pla
 
 @given(PLACE, st.text(st.characters(exclude_characters="{}"), max_size=5))
 def test_all_keys_of_a_root_have_its_hash_tag(place, prefix):
-    namespace, key = place
-    names = Names(prefix)
-    root = root_of(namespace)
+    names, root = Names(prefix), root_of(place[0])
+    own = names.item(root, member_of(*place)), names.receipt(root, "token")
 
-    keys = [
-        names.index(root),
-        names.expiry(root),
-        names.item(root, member_of(namespace, key)),
-        names.receipt(root, "token"),
-    ]
+    keys = [names.index(root), names.expiry(root), *own]
 
-    tags = {one[one.index(b"{") + 1 : one.index(b"}")] for one in keys}
-    assert tags == {root}
+    assert {one[one.index(b"{") + 1 : one.index(b"}")] for one in keys} == {root}
     assert root
     assert len(set(keys)) == len(keys)
 

@@ -1,7 +1,5 @@
 """What is particular to Redis: round trips, indexes, expiry, connections, errors."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import re
@@ -22,8 +20,8 @@ from servers.tcp_proxy import TCPProxy
 
 from memagent_graph import ConversationMemory
 from memagent_graph.errors import ConfigurationError, StoreError, StoreRefusedError
-from memagent_graph.memory.circuit import Pauses
 from memagent_graph.memory.redis import RedisStore, operations
+from memagent_graph.memory.store import Pauses
 
 AT = ("tenant", "things")
 TEN_MINUTES = 600_000
@@ -39,7 +37,6 @@ def members(client, prefix, root="tenant"):
 
 @pytest.fixture
 def proxied(redis_server, prefix):
-    """A store whose round trips are counted."""
     proxy = TCPProxy(redis_server.port)
     store = RedisStore.from_url(f"redis://127.0.0.1:{proxy.port}/0", prefix=prefix)
     store.put(AT, "warm up", {})
@@ -59,8 +56,6 @@ def proxied(redis_server, prefix):
 
 @pytest.fixture(params=["synchronously", "asynchronously"])
 def call(request):
-    """Call a method of a store in either way."""
-
     def call(store, name, *arguments, **options):
         if request.param == "synchronously":
             return getattr(store, name)(*arguments, **options)
@@ -77,9 +72,9 @@ def test_a_batch_of_gets_and_puts_and_a_commit_are_one_round_trip_each(proxied):
     puts = [PutOp((f"root{n}",), "k", {"n": n}) for n in range(50)]
     gets = [GetOp(AT, f"{n}") for n in range(50)]
     given = [PutOp(AT, f"v{n}", {"n": n}) for n in range(3)]
+    absent = {(put.namespace, put.key): None for put in given}
 
     assert trips(lambda: store.batch([*puts, *gets])) == 1
-    absent = {(put.namespace, put.key): None for put in given}
     assert trips(lambda: atomically.commit(store, given, absent)) == 1
 
 
@@ -122,29 +117,24 @@ def test_expired_items_leave_the_index_when_others_are_written(redis_store, redi
     assert redis_client.zcard(f"{prefix}:{{tenant}}#expiry") == 1
 
 
-def test_expired_items_leave_the_index_when_it_is_searched_or_listed(
-    redis_store, redis_client, prefix
-):
+def test_expired_items_leave_an_index_that_is_searched_or_listed(redis_store, redis_client, prefix):
     redis_store.batch([PutOp(AT, f"{n}", {}, ttl=0.001) for n in range(2500)])
     wait_until(lambda: not redis_client.exists(item_of(prefix, "2499")), "expiry")
 
-    assert redis_store.search(("tenant",)) == []
-    assert redis_store.list_namespaces() == []
+    assert redis_store.search(("tenant",)) == redis_store.list_namespaces() == []
 
-    assert members(redis_client, prefix) == []
-    assert redis_client.smembers(f"{prefix}:roots") == set()
+    indexed = members(redis_client, prefix), redis_client.smembers(f"{prefix}:roots")
+    assert indexed == ([], set())
 
 
 def test_an_item_that_the_server_evicted_is_not_found_and_leaves_the_index(
     redis_store, redis_client, prefix
 ):
-    redis_store.put(AT, "evicted", {})
-    redis_store.put(AT, "stays", {})
+    for key in ("evicted", "stays"):
+        redis_store.put(AT, key, {})
     redis_client.delete(item_of(prefix, "evicted"))
 
-    found = redis_store.search(AT, limit=1)
-
-    assert [item.key for item in found] == ["stays"]
+    assert [item.key for item in redis_store.search(AT, limit=1)] == ["stays"]
     assert members(redis_client, prefix) == [b"/things//stays"]
 
 
@@ -169,13 +159,11 @@ def test_a_query_finds_items_by_their_words(redis_store, call):
         found = call(redis_store, "search", namespace, query=query, **options)
         return [item.key for item in found]
 
-    found = call(redis_store, "search", AT, query="Which goat ate a hat?")
+    first, second = call(redis_store, "search", AT, query="Which goat ate a hat?")
 
-    assert [item.key for item in found] == ["c", "a"]
-    assert found[0].score > found[1].score > 0
-    assert found[0].value == SAID["c"]
-    assert keys("柏林") == ["d"]
-    assert keys("goats", limit=1, offset=1) == ["a"]
+    assert (first.key, second.key, first.value) == ("c", "a", SAID["c"])
+    assert first.score > second.score > 0
+    assert (keys("柏林"), keys("goats", limit=1, offset=1)) == (["d"], ["a"])
     assert keys("goats", filter={"tags": ["travel"]}) == keys("submarine") == []
     assert {*keys("goats", ())} == {"a", "c", "f"}
     assert len(keys("")) == len(keys(None)) == len(SAID)
@@ -189,8 +177,7 @@ def test_a_query_refuses_too_many_items(redis_store, call, monkeypatch):
     with pytest.raises(ConfigurationError, match="3 items at most"):
         call(redis_store, "search", AT, query="goats")
 
-    found = call(redis_store, "search", AT, query="goats", filter={"tags": ["farm"]})
-    assert len(found) == 2
+    assert len(call(redis_store, "search", AT, query="goats", filter={"tags": ["farm"]})) == 2
 
 
 TOPICS = ("goat", "train", "berlin")
@@ -198,25 +185,23 @@ TOPICS = ("goat", "train", "berlin")
 
 def embed(texts):
     """A vector for each text: how often it names each topic, however it is written."""
-    named = [
-        text.casefold().replace("柏林", "berlin").replace("railway", "train") for text in texts
-    ]
+    named = (one.casefold().replace("柏林", "berlin").replace("railway", "train") for one in texts)
     return [[float(text.count(topic)) + 0.01 for topic in TOPICS] for text in named]
 
 
 @pytest.fixture(params=["plain", "encrypted"])
 def serializer(request):
-    if request.param == "plain":
-        return None
-    pytest.importorskip("Crypto")
-    return EncryptedSerializer.from_pycryptodome_aes(key=b"0123456789abcdef")
+    if request.param == "encrypted":
+        pytest.importorskip("Crypto")
+        return EncryptedSerializer.from_pycryptodome_aes(key=b"0123456789abcdef")
+    return None
 
 
 @pytest.fixture
 def embedding_store(redis_server, prefix, serializer):
     index = {"dims": 3, "embed": embed, "fields": ["text"]}
-    url = redis_server.url
-    with RedisStore.from_url(url, prefix=prefix, index=index, serializer=serializer) as store:
+    options = {"prefix": prefix, "index": index, "serializer": serializer}
+    with RedisStore.from_url(redis_server.url, **options) as store:
         yield store
 
 
@@ -229,11 +214,10 @@ def test_a_query_finds_items_by_their_embeddings(
 
     found = call(embedding_store, "search", AT, query="Railway delays")
 
-    assert found[0].key == "b"
-    assert found[0].score == pytest.approx(1, abs=1e-2)
+    assert (found[0].key, found[0].score) == ("b", pytest.approx(1, abs=1e-2))
     assert {item.key: item.score for item in found[-2:]} == {"e": None, "f": None}
     assert call(embedding_store, "search", AT, query="Berlin", limit=1)[0].key == "d"
-    assert all(item.value == SAID[item.key] for item in found if item.key != "f")
+    assert {item.key: item.value for item in found if item.key != "f"} == SAID
     assert embedding_store.search(AT, filter={"text": SAID["b"]["text"]})[0].key == "b"
     with RedisStore.from_url(redis_server.url, prefix=prefix, serializer=serializer) as plain:
         assert plain.get(AT, "b").value == embedding_store.get(AT, "b").value == SAID["b"]
@@ -241,12 +225,11 @@ def test_a_query_finds_items_by_their_embeddings(
 
 
 def test_embeddings_go_with_their_item(embedding_store, redis_content):
+    train, two = {"text": "A train."}, {"text": "Two."}
     embedding_store.put(AT, "a", {"text": "Goats."})
-    embedding_store.put(AT, "a", {"text": "A train."})
+    embedding_store.put(AT, "a", train)
     assert embedding_store.search(AT, query="goat")[0].score < 0.2
-    assert atomically.compare_and_put(
-        embedding_store, AT, "a", {"text": "Two."}, expected={"text": "A train."}
-    )
+    assert atomically.compare_and_put(embedding_store, AT, "a", two, expected=train)
     assert embedding_store.search(AT, query="goat")[0].score is None
     embedding_store.delete(AT, "a")
     embedding_store.list_namespaces()
@@ -259,7 +242,7 @@ def test_memories_are_not_embedded(redis_server, prefix):
     index = {"dims": 3, "embed": lambda texts: given.extend(texts) or embed(texts)}
     with RedisStore.from_url(redis_server.url, prefix=prefix, index=index) as store:
         memory = ConversationMemory("extractive", store=store)
-        memory.save([("human", "I breed goats.")], user="ann", thread="t")
+        memory.save("I breed goats.", user="ann", thread="t")
 
     assert given == []
 
@@ -306,10 +289,9 @@ def test_a_wrong_password_is_said_to_be_one(own_redis_server):
     assert "wr0ng" not in str(raised.value)
 
 
-@pytest.mark.parametrize(
-    "url",
-    ["redis://:hun/ter2@localhost", "redis://localhost:hunter2", "redis+cluster://a:hunter2,b"],
-)
+@pytest.mark.parametrize("url", [
+    "redis://:hun/ter2@localhost", "redis://localhost:hunter2", "redis+cluster://a:hunter2,b",
+])  # fmt: skip
 def test_a_url_that_cannot_be_read_is_refused_without_quoting_it(url):
     with pytest.raises(ConfigurationError, match="percent-encoded") as raised:
         RedisStore.from_url(url)
@@ -366,14 +348,9 @@ def test_a_lone_replica_refuses_at_once_and_says_why(own_redis_server):
 
 
 ADDRESSES = [
-    "redis://localhost/0",
-    "rediss://localhost/0",
-    "unix:///tmp/none",
-    "redis+cluster://a,b",
-    "rediss+cluster://a,b",
-    "redis+sentinel://a,b/main",
-    "rediss+sentinel://a,b/main/0",
-]
+    "redis://localhost/0", "rediss://localhost/0", "unix:///tmp/none", "redis+cluster://a,b",
+    "rediss+cluster://a,b", "redis+sentinel://a,b/main", "rediss+sentinel://a,b/main/0",
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("url", ADDRESSES)
@@ -469,20 +446,16 @@ def test_importing_the_package_does_not_import_redis():
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
-@pytest.mark.parametrize(
-    ("value", "said"),
-    [
-        ({"a": {"b": [1, {2}]}}, "A value cannot be stored: it has a set. Convert it"),
-        ({"a": {(1, 2): 3}}, "cannot be stored: keys must be str"),
-        ("a text", "A value must be a mapping, not str."),
-    ],
-)
+@pytest.mark.parametrize(("value", "said"), [
+    ({"a": {"b": [1, {2}]}}, "A value cannot be stored: it has a set. Convert it"),
+    ({"a": {(1, 2): 3}}, "cannot be stored: keys must be str"),
+    ("a text", "A value must be a mapping, not str."),
+])  # fmt: skip
 def test_times_and_uuids_are_stored_as_text_and_other_types_refused(redis_store, value, said):
     redis_store.put(AT, "k", {"at": datetime(2026, 3, 5, tzinfo=UTC), "ids": [UUID(int=5)]})
 
     with pytest.raises(TypeError, match=re.escape(said)):
         redis_store.put(AT, "k", value)
 
-    ids = ["00000000-0000-0000-0000-000000000005"]
-    found = redis_store.get(AT, "k").value
-    assert found == {"at": "2026-03-05T00:00:00+00:00", "ids": ids}
+    texts = {"at": "2026-03-05T00:00:00+00:00", "ids": ["00000000-0000-0000-0000-000000000005"]}
+    assert redis_store.get(AT, "k").value == texts

@@ -1,7 +1,5 @@
 """Redis as it is deployed: clusters, sentinels, TLS, encryption, settings, busy servers."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import datetime as dt
@@ -33,8 +31,8 @@ from servers.tcp_proxy import TCPProxy
 
 from memagent_graph.cli import doctor
 from memagent_graph.errors import StoreError
-from memagent_graph.memory.circuit import Pauses
 from memagent_graph.memory.redis import RedisStore
+from memagent_graph.memory.store import Pauses
 
 AT = ("tenant", "things")
 
@@ -53,7 +51,6 @@ def cluster(tmp_path_factory):
 
 @pytest.fixture
 def start(tmp_path):
-    """Start a server with options; it ends with the test."""
     servers = []
 
     def start(*options, **more):
@@ -92,11 +89,10 @@ def test_a_cluster_holds_a_store_whole(cluster, cluster_store, half):
 
     assert [item.value["n"] for item in found] == [op.value["n"] for op in puts]
     assert len([node for node in cluster.nodes if node.client().dbsize()]) == 3
-    assert len(store.search((), limit=100)) == 90
-    assert len(store.search((), filter={"n": {"$lt": 5}}, limit=100)) == 15
-    assert len(store.search(("root7",))) == 3
+    few = {"filter": {"n": {"$lt": 5}}, "limit": 100}
+    searches = store.search((), limit=100), store.search((), **few), store.search(("root7",))
+    assert [*map(len, searches), len(store.list_namespaces())] == [90, 15, 3, 30]
     assert store.search(("root",)) == []
-    assert len(store.list_namespaces()) == 30
     assert store.list_namespaces(prefix=("root7",)) == [("root7", "x")]
 
 
@@ -135,14 +131,16 @@ def pair(tmp_path):
 
 
 def test_a_failover_loses_nothing_that_was_replicated_and_writing_goes_on(pair, half):
-    async def use(store):
-        for n in range(20):
+    async def put(store, numbers):
+        for n in numbers:
             await half(store, "put", AT, f"{n:02}", {"n": n})
+
+    async def use(store):
+        await put(store, range(20))
         with pair.master.client() as client:
             client.wait(1, 5000)
         pair.master.kill()
-        for n in range(20, 40):
-            await half(store, "put", AT, f"{n:02}", {"n": n})
+        await put(store, range(20, 40))
         return [item.value["n"] for item in await half(store, "search", AT, limit=100)]
 
     with RedisStore.from_url(pair.url) as store:
@@ -172,17 +170,12 @@ def test_a_deployment_that_answered_is_waited_for_twice_as_long(pair, monkeypatc
 @pytest.fixture(scope="module")
 def certificate(tmp_path_factory):
     """A folder with a certificate for loopback that signed itself, and its key."""
-    folder = tmp_path_factory.mktemp("tls")
+    folder, now = tmp_path_factory.mktemp("tls"), dt.datetime.now(dt.UTC)
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "test")])
-    now = dt.datetime.now(dt.UTC)
     address = x509.IPAddress(ipaddress.ip_address("127.0.0.1"))
     signed = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
+        x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
         .not_valid_before(now - dt.timedelta(hours=1))
         .not_valid_after(now + dt.timedelta(hours=1))
         .add_extension(x509.SubjectAlternativeName([address]), critical=False)
@@ -190,14 +183,10 @@ def certificate(tmp_path_factory):
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
         .sign(key, hashes.SHA256())
     )
-    (folder / "cert.pem").write_bytes(signed.public_bytes(serialization.Encoding.PEM))
-    (folder / "key.pem").write_bytes(
-        key.private_bytes(
-            serialization.Encoding.PEM,
-            serialization.PrivateFormat.PKCS8,
-            serialization.NoEncryption(),
-        )
-    )
+    pem, plain = serialization.Encoding.PEM, serialization.NoEncryption()
+    (folder / "cert.pem").write_bytes(signed.public_bytes(pem))
+    form = serialization.PrivateFormat.PKCS8
+    (folder / "key.pem").write_bytes(key.private_bytes(pem, form, plain))
     return folder
 
 
@@ -210,15 +199,14 @@ def tls_port(request, certificate, start, redis_server):
         proxy = TCPProxy(redis_server.port, context)
         yield proxy.port
         proxy.close()
-        return
-    executable = executable_with_tls()
-    if executable is None:
+    elif executable := executable_with_tls():
+        port = free_port()
+        tls = ["--tls-port", str(port), "--tls-auth-clients", "no"]
+        tls += ["--tls-cert-file", files[0], "--tls-key-file", files[1]]
+        start(*tls, executable=executable)
+        yield port
+    else:
         pytest.skip("no redis-server or valkey-server on the path that can speak TLS")
-    port = free_port()
-    tls = ["--tls-port", str(port), "--tls-auth-clients", "no"]
-    tls += ["--tls-cert-file", files[0], "--tls-key-file", files[1]]
-    start(*tls, executable=executable)
-    yield port
 
 
 def test_tls_is_spoken_and_the_certificate_checked(tls_port, certificate, prefix):
@@ -260,9 +248,8 @@ def test_encrypted_values_are_unreadable_in_what_the_server_keeps(tmp_path, seri
         assert len(store.search((), filter=value)) == 2
     server.kill()
 
-    kept = [file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()]
-    assert any(b"things//k" in content for content in kept)
-    assert not any(b"treasure" in content or b"field" in content for content in kept)
+    kept = b"".join(file.read_bytes() for file in tmp_path.rglob("*") if file.is_file())
+    assert [word in kept for word in (b"things//k", b"treasure", b"field")] == [True, False, False]
 
 
 def test_a_wrong_key_is_said_to_be_one(redis_server, prefix, encrypted):
@@ -321,8 +308,8 @@ def test_the_doctor_warns_of_a_server_that_loses_memories(start, options, status
 def test_the_doctor_does_without_what_it_may_not_ask(start, rules):
     server = start(*EVICTS, "--appendonly", "no")
     with server.client() as client:
-        all_but = ("allkeys", "allcommands", *rules)
-        client.execute_command("ACL", "SETUSER", "me", "on", ">secret", *all_but)
+        user = "ACL", "SETUSER", "me", "on", ">secret", "allkeys", "allcommands"
+        client.execute_command(*user, *rules)
 
     check = doctor.check_store(f"redis://me:secret@127.0.0.1:{server.port}", ("memagent",))
 
@@ -331,14 +318,10 @@ def test_the_doctor_does_without_what_it_may_not_ask(start, rules):
 
 
 # Busy, or loading
-
-
-HALF = pytest.mark.parametrize("half", ["synchronously", "asynchronously"])
 BEGUN = pytest.mark.parametrize("begun", [False, True], ids=["at the start", "later"])
 
 
 def say_ping(port):
-    """The answer to a bare PING, empty if none comes."""
     try:
         with socket.create_connection(("127.0.0.1", port), timeout=1) as connection:
             connection.sendall(b"PING\r\n")
@@ -349,7 +332,6 @@ def say_ping(port):
 
 @contextlib.contextmanager
 def busy(server, seconds):
-    """A server that runs a script for a while, and says so."""
     with server.client() as client:
         client.config_set("lua-time-limit", 10)
 
@@ -370,41 +352,36 @@ def busy(server, seconds):
     script.join()
 
 
-def write_and_read(store, half):
-    if half == "synchronously":
-        store.put(AT, "k", {"n": 1})
-        return store.get(AT, "k").value
+@pytest.fixture
+def write_and_read(half):
+    async def use(store):
+        await half(store, "put", AT, "k", {"n": 1})
+        return (await half(store, "get", AT, "k")).value
 
-    async def use():
-        await store.aput(AT, "k", {"n": 1})
-        return (await store.aget(AT, "k")).value
-
-    return asyncio.run(use())
+    return lambda store: asyncio.run(use(store))
 
 
-@HALF
 @BEGUN
-def test_a_server_that_runs_a_script_is_waited_for(own_redis_server, caplog, half, begun):
+def test_a_server_that_runs_a_script_is_waited_for(own_redis_server, caplog, write_and_read, begun):
     caplog.set_level(logging.DEBUG, "memagent_graph.memory.redis")
     with RedisStore.from_url(own_redis_server.url) as store:
         if begun:
             store.get(AT, "k")
         with busy(own_redis_server, seconds=0.5):
-            assert write_and_read(store, half) == {"n": 1}
+            assert write_and_read(store) == {"n": 1}
 
         assert store.retries > 0
         assert f"127.0.0.1:{own_redis_server.port}/0: BUSY" in caplog.text
 
 
-@HALF
 @BEGUN
-def test_a_server_that_loads_its_data_is_waited_for(tmp_path, half, begun):
+def test_a_server_that_loads_its_data_is_waited_for(tmp_path, write_and_read, begun):
     # While it loads, it looks at its connections after each 2 MB.
     slowly = ("--key-load-delay", "1000", "--rdbcompression", "no")
     server = RedisServer(tmp_path, "--appendonly", "no", *slowly)
     with server.client() as client, RedisStore.from_url(server.url) as store:
         if begun:
-            write_and_read(store, half)
+            write_and_read(store)
         client.mset({f"key{n}": "x" * 10_000 for n in range(2_000)})
         client.save()
         server.kill()
@@ -412,7 +389,7 @@ def test_a_server_that_loads_its_data_is_waited_for(tmp_path, half, begun):
         start.start()
         wait_until(lambda: say_ping(server.port).startswith(b"-LOADING"), "a loading server")
 
-        assert write_and_read(store, half) == {"n": 1}
+        assert write_and_read(store) == {"n": 1}
         assert store.retries > 0
         start.join()
     server.kill()

@@ -24,8 +24,6 @@ from memagent_graph.models.endpoint import ChatEndpoint
 from memagent_graph.readers.chat import ChatReader
 
 TOO_LONG = {"message": "This model's maximum context length is 8192 tokens.", "code": None}
-
-
 BODIES = [  # that are no completion
     b"<html>Bad gateway</html>",
     b"{}",
@@ -48,9 +46,7 @@ BODIES = [  # that are no completion
         ({"status": 400, "error": {"message": "blocked", "code": "content_filter"}}, RefusalError),
     ],
 )
-async def test_each_failure_is_the_error_that_says_what_to_do(
-    openai_server, model, behaviour, error
-):
+async def test_each_failure_is_an_error_of_its_own_kind(openai_server, model, behaviour, error):
     openai_server.script = [behaviour] * 2
 
     with pytest.raises(error):
@@ -122,10 +118,8 @@ async def test_parameters_that_a_server_refuses_are_left_out_or_renamed(openai_s
     def refusal(name, code):
         return {"status": 400, "error": {"message": "no", "param": name, "code": code}}
 
-    openai_server.script = [
-        refusal("temperature", "unsupported_value"),
-        refusal("max_tokens", "unsupported_parameter"),
-    ]
+    refused = {"temperature": "unsupported_value", "max_tokens": "unsupported_parameter"}
+    openai_server.script = [refusal(*one) for one in refused.items()]
 
     model.invoke("Hello", max_tokens=5)
 
@@ -138,13 +132,11 @@ async def test_parameters_that_a_server_refuses_are_left_out_or_renamed(openai_s
         await model.ainvoke("Hello")
 
 
-VLLM = {
-    "logprobs": {"content": [{"token": "a", "logprob": -0.5, "top_logprobs": []}] * 2},
-    "token_ids": [5, 6],
-}
+TOKEN = {"token": "a", "logprob": -0.5, "top_logprobs": []}
+VLLM = {"logprobs": {"content": [TOKEN] * 2}, "token_ids": [5, 6]}
 
 
-async def test_token_ids_and_logprobs_come_whole_and_streamed_in_one_shape(openai_server):
+async def test_token_ids_and_logprobs_come_whole_and_streamed_in_one_shape(openai_server, endpoint):
     message = {"role": "assistant", "content": "a a"}
     whole = {"choices": [{"index": 0, "message": message, "finish_reason": "stop", **VLLM}]}
     parts = [
@@ -154,21 +146,15 @@ async def test_token_ids_and_logprobs_come_whole_and_streamed_in_one_shape(opena
     events = "".join(f"data: {json.dumps(part)}\n\n" for part in parts)
     body = json.dumps({**whole, "prompt_token_ids": [1]}).encode()
     openai_server.script = [body, events.encode()]
-    model = ChatEndpoint(
-        model="small", base_url=openai_server.base_url, logprobs=True, return_token_ids=True
-    )
+    model = endpoint(logprobs=True, return_token_ids=True)
 
     replies = [await model.ainvoke("Hello"), await model.ainvoke("Hello", stream=True)]
 
     assert openai_server.requests[0]["return_token_ids"] is True
     assert openai_server.requests[0]["logprobs"] is True
     for reply in replies:
-        assert reply.response_metadata["generation"] == {
-            "prompt_token_ids": [1],
-            "token_ids": [5, 6],
-            "logprobs": [-0.5, -0.5],
-            "finish_reason": "stop",
-        }
+        tokens = {"prompt_token_ids": [1], "token_ids": [5, 6], "logprobs": [-0.5, -0.5]}
+        assert reply.response_metadata["generation"] == tokens | {"finish_reason": "stop"}
 
 
 def test_a_reply_comes_with_usage_and_finish_reason(openai_server, model):
@@ -222,14 +208,12 @@ def test_the_key_and_the_address_come_from_the_environment(openai_server, monkey
 
 
 @pytest.mark.parametrize("streamed", [True, False])
-async def test_what_a_reasoning_model_thinks_is_kept_beside_the_memory_and_not_in_it(
+async def test_what_a_model_thinks_is_kept_beside_the_memory_and_not_in_it(
     openai_server, model, streamed
 ):
     contents = ["At nine.", "<think>THOUGHT aloud</think>At ten.", "\\boxed{ten}"]
-    openai_server.script = [
-        {"message": {"role": "assistant", "content": content, "reasoning_content": "THOUGHT"}}
-        for content in contents
-    ]
+    thought = {"role": "assistant", "reasoning_content": "THOUGHT"}
+    openai_server.script = [{"message": thought | {"content": content}} for content in contents]
     replies = Replies()
     agent = create_memagent(model, config=ReadingConfig(chunk_tokens=100))
     asked = {"question": "When?", "document": numbered(12)}
@@ -245,8 +229,6 @@ async def test_what_a_reasoning_model_thinks_is_kept_beside_the_memory_and_not_i
 
 
 class Replies(AsyncCallbackHandler):
-    """Keeps the messages of the model."""
-
     def __init__(self) -> None:
         self.found = []
 
@@ -270,31 +252,21 @@ async def test_the_graph_waits_for_as_long_as_the_server_asks(openai_server, mod
     assert waited == pytest.approx([7.0, 60.0], abs=0.01)  # and our own pause
 
 
-async def test_what_the_sdk_is_asked_for_besides_the_body_is_no_field_of_it(openai_server):
-    model = ChatEndpoint(
-        model="small", base_url=openai_server.base_url, extra_body={"top_k": 5, "temperature": 0.5}
-    )
+async def test_what_the_sdk_is_asked_for_besides_is_no_field_of_the_body(openai_server, endpoint):
+    model = endpoint(extra_body={"top_k": 5, "temperature": 0.5})
 
     await model.bind(extra_headers={"X-Trace": "seven"}, timeout=60).ainvoke("Hello")
 
-    assert openai_server.requests == [
-        {
-            "model": "small",
-            "messages": [{"role": "user", "content": "Hello"}],
-            "temperature": 0.5,
-            "top_k": 5,
-        }
-    ]
+    hello = {"model": "small", "messages": [{"role": "user", "content": "Hello"}]}
+    assert openai_server.requests == [hello | {"temperature": 0.5, "top_k": 5}]
     assert openai_server.headers[0]["x-trace"] == "seven"
 
 
+LITELLM = "litellm.UnsupportedParamsError: o1 does not support parameters: {'temperature': 0.0}"
 REFUSALS = [  # field, what servers say when they refuse it
     ("max_tokens", "Unsupported parameter: 'max_tokens'. Use 'max_completion_tokens' instead."),
     ("temperature", "Unsupported value: 'temperature' does not support 0.0 with this model."),
-    (
-        "temperature",
-        "litellm.UnsupportedParamsError: o1 does not support parameters: {'temperature': 0.0}",
-    ),
+    ("temperature", LITELLM),
     ("top_p", "The model does not support the topP parameter."),
     ("seed", "Unrecognized request argument supplied: seed"),
     ("seed", 'json: unknown field "seed"'),
@@ -362,6 +334,8 @@ def part(delta, **fields):
     return {"choices": [{"index": 0, "delta": delta, "finish_reason": None}], **fields}
 
 
+SAID = {"index": 0, "finish_reason": "stop"}
+MESSAGE = {"choices": [SAID | {"message": {"role": "assistant", "content": "The keeper."}}]}
 COUNTED = {"prompt_tokens": 9, "total_tokens": 12}
 TEXT = [
     part({"content": "The "}, usage=COUNTED | {"completion_tokens": 1}),
@@ -372,21 +346,12 @@ TEXT = [
 @pytest.mark.parametrize(
     "last",
     [
-        [{"choices": [{"index": 0, "delta": None, "finish_reason": "stop"}]}],
-        [{"choices": [{"index": 0, "finish_reason": "stop"}]}],
-        [{"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}, {"choices": None}],
-        [
-            {
-                "choices": [
-                    {"index": 0, "message": {"content": "The keeper."}, "finish_reason": "stop"}
-                ]
-            }
-        ],
+        [{"choices": [SAID | {"delta": None}]}],
+        [{"choices": [SAID]}],
+        [{"choices": [SAID | {"delta": {}}]}, {"choices": None}],
+        [MESSAGE],
         [{"choices": [{"delta": {}, "finish_reason": "stop"}]}, {"usage": COUNTED}],
-        [
-            {"choices": [{"index": 1, "delta": {"content": "Other"}}]},
-            {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]},
-        ],
+        [{"choices": [{"index": 1, "delta": {"content": "Other"}}]}, {"choices": [SAID]}],
     ],
 )
 def test_a_stream_is_whole_whatever_its_last_parts_lack(openai_server, model, last):
@@ -395,15 +360,11 @@ def test_a_stream_is_whole_whatever_its_last_parts_lack(openai_server, model, la
     heard = [*model.stream("Hello")]
 
     assert "".join(each.text for each in heard) == "The keeper."
-    whole = heard[0]
-    for each in heard[1:]:
-        whole += each
+    whole = sum(heard[1:], heard[0])
     assert whole.usage_metadata["input_tokens"] == 9
     assert whole.usage_metadata["output_tokens"] == 3
 
 
-SAID = {"index": 0, "finish_reason": "stop"}
-MESSAGE = {"choices": [SAID | {"message": {"role": "assistant", "content": "The keeper."}}]}
 OUTPUT_TEXT = [{"type": "output_text", "text": "The keeper."}]
 
 
@@ -441,9 +402,7 @@ def test_a_whole_reply_is_read_in_any_shape(openai_server, model, choice):
     assert model.invoke("Hello").text == "The keeper."
 
 
-def test_a_long_prompt_rejected_for_an_unknown_reason_is_tried_in_halves_while_long(
-    openai_server, model
-):
+def test_a_long_prompt_rejected_for_an_unknown_reason_is_halved_while_long(openai_server, model):
     openai_server.models = [{"id": "small"}]
     openai_server.script = [{"status": 400, "error": {"message": "Nope."}}]
     text = "The sea was calm again and the gulls were loud. " * 100
@@ -468,17 +427,15 @@ def test_a_long_prompt_rejected_for_an_unknown_reason_is_tried_in_halves_while_l
     assert len(openai_server.requests) == 1
 
 
-@pytest.mark.parametrize(
-    ("reported", "cut"), [(512, True), (2048, True), (5200, False), (7, False)]
-)
-def test_a_prompt_that_the_server_cut_ends_the_reading(openai_server, reported, cut, model):
-    usage = {"prompt_tokens": reported, "completion_tokens": 3}
+@pytest.mark.parametrize(("told", "cut"), [(512, True), (2048, True), (5200, False), (7, False)])
+def test_a_prompt_that_the_server_cut_ends_the_reading(openai_server, told, cut, model):
+    usage = {"prompt_tokens": told, "completion_tokens": 3}
     openai_server.script = [completion(usage=usage)] * 2
     text = "The sea was calm again and the gulls were loud. " * 400
     agent = create_memagent(model, config=ReadingConfig(chunk_tokens=5000))
 
     if cut:
-        with pytest.raises(ModelError, match=f"reports {reported} tokens.*num_ctx"):
+        with pytest.raises(ModelError, match=f"reports {told} tokens.*num_ctx"):
             agent.invoke({"question": "Who?", "document": text})
     else:
         assert agent.invoke({"question": "Who?", "document": text})["coverage"] == 1
@@ -500,14 +457,10 @@ def test_tools_are_offered_and_calls_come_back(openai_server, model):
         """Weather of a city."""
         return city
 
-    call = {
-        "id": "1",
-        "type": "function",
-        "function": {"name": "weather", "arguments": '{"city":"Rome"}'},
-    }
-    openai_server.script = [
-        {"message": {"role": "assistant", "content": None, "tool_calls": [call]}}
-    ]
+    function = {"name": "weather", "arguments": '{"city":"Rome"}'}
+    call = {"id": "1", "type": "function", "function": function}
+    message = {"role": "assistant", "content": None, "tool_calls": [call]}
+    openai_server.script = [{"message": message}]
 
     reply = model.bind_tools([weather], tool_choice="weather").invoke([HumanMessage("Rome?")])
 
@@ -515,9 +468,7 @@ def test_tools_are_offered_and_calls_come_back(openai_server, model):
     assert openai_server.requests[0]["tool_choice"]["function"]["name"] == "weather"
 
 
-async def test_a_server_that_continues_a_text_without_probabilities_is_not_asked_to(
-    openai_server, model
-):
+async def test_a_server_that_continues_without_probabilities_is_not_asked_to(openai_server, model):
     plain = {"choices": [{"index": 0, "text": "yes", "finish_reason": "stop"}]}
     chances = {"token_logprobs": [-0.25]}
     known = {"choices": [{**plain["choices"][0], "logprobs": chances}]}

@@ -1,5 +1,6 @@
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -20,11 +21,6 @@ from memagent_graph.models.failures import model_error, reply_error, words_of
 NAMES = ["error", "message", "detail", "loc", "msg", "code", "base_resp", "status_code", "metadata"]
 
 
-class Response:
-    def __init__(self, headers):
-        self.headers = headers
-
-
 class ProviderError(Exception):
     """Shaped like the errors of the SDKs that we do not import."""
 
@@ -32,7 +28,7 @@ class ProviderError(Exception):
         super().__init__(message)
         self.status_code = status
         self.code = code
-        self.response = Response(dict(headers))
+        self.response = SimpleNamespace(headers=dict(headers))
 
 
 class BotocoreError(Exception):
@@ -103,9 +99,7 @@ def test_other_limits_are_not_taken_for_that_of_the_prompt(status, message):
         (400, "Incorrect API key provided", ModelError),
     ],
 )
-def test_a_busy_server_is_tried_again_and_a_request_rejected_for_another_reason_is_not(
-    status, message, kind
-):
+def test_a_busy_server_is_tried_again_and_a_rejected_request_is_not(status, message, kind):
     found = model_error(ProviderError(message, status))
 
     assert type(found) is kind
@@ -153,27 +147,23 @@ def test_an_error_says_what_the_server_said_whatever_the_shape_of_its_body(body)
 def test_any_body_is_read_without_a_fault(body):
     assert isinstance(words_of(body), str)
     assert isinstance(words_of(json.dumps(body)), str)
-    assert reply_error({"error": body}) is None or isinstance(
-        reply_error({"error": body}), ModelError
-    )
+    assert isinstance(reply_error({"error": body}), ModelError | None)
+
+
+LONG = {"message": "maximum context length is 4096 tokens", "code": 400}
+LIMIT = {"status_code": 1039, "status_msg": "token limit"}
 
 
 @pytest.mark.parametrize(
     ("reply", "expected"),
     [
-        (
-            {"error": {"message": "maximum context length is 4096 tokens", "code": 400}},
-            ContextLengthError,
-        ),
+        ({"error": LONG}, ContextLengthError),
         ({"error": {"message": "slow down", "code": 429}}, TransientModelError),
         ({"error": "upstream died"}, TransientModelError),
         ({"error": {"message": "bad field", "code": "400"}}, BadRequestError),
         ({"error": {"message": "no", "code": 400, "type": "content_filter"}}, RefusalError),
         ({"error": {"message": "no", "code": "insufficient_quota"}}, ModelError),
-        (
-            {"choices": None, "base_resp": {"status_code": 1039, "status_msg": "token limit"}},
-            ContextLengthError,
-        ),
+        ({"choices": None, "base_resp": LIMIT}, ContextLengthError),
         ({"base_resp": {"status_code": 1008, "status_msg": "insufficient balance"}}, ModelError),
         ({"base_resp": {"status_code": 1026, "status_msg": "input new_sensitive"}}, RefusalError),
         ({"base_resp": {"status_code": 1002, "status_msg": "rate limit"}}, TransientModelError),

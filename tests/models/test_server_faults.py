@@ -52,20 +52,14 @@ def killed_and_restarted(server, after):
 
 
 @pytest.mark.slow
-async def test_a_batch_whose_server_is_killed_and_restarted_completes_and_reads_nothing_thrice(
-    server, model
-):
+async def test_a_batch_whose_server_is_killed_completes_and_reads_nothing_thrice(server, model):
     agent = create_memagent(model, config=ReadingConfig(chunk_tokens=60, retry_interval=0.05))
-    asked = [
-        {"question": f"What is where in {number}?", "document": numbered(20)}
-        for number in range(16)
-    ]
-    expected = [out["memory"] for out in await agent.abatch(asked)]
+    expected = [out["memory"] for out in await agent.abatch(asked())]
     calls = len(server.requests)
     server.requests.clear()
 
     restarts = killed_and_restarted(server, after=calls // 2)
-    outs = await agent.abatch(asked)
+    outs = await agent.abatch(asked())
     restarts.join()
 
     assert [out["memory"] for out in outs] == expected
@@ -79,10 +73,8 @@ async def test_a_reading_waits_for_a_server_that_is_down_and_attempts_do_not_cou
     await model.ainvoke("Hello")
     server.kill()
 
-    waiting = [
-        asyncio.create_task(agent.ainvoke({"question": f"{n}?", "document": numbered(5)}))
-        for n in range(20)
-    ]
+    asks = [agent.ainvoke({"question": f"{n}?", "document": numbered(5)}) for n in range(20)]
+    waiting = [asyncio.create_task(one) for one in asks]
     done, _ = await asyncio.wait(waiting, timeout=0.5)
     server.start()
     outs = await asyncio.gather(*waiting)
@@ -120,7 +112,7 @@ async def test_health_says_whether_the_server_answers(server, model):
 
 
 @pytest.mark.parametrize("status", [502, 503])
-async def test_a_gateway_without_its_server_counts_as_down_and_an_overloaded_server_does_not(
+async def test_a_gateway_without_its_server_is_down_and_an_overloaded_server_is_not(
     status, server, model
 ):
     server.script = [429, status]
@@ -219,8 +211,7 @@ SMALL = ReadingConfig(chunk_tokens=60, retry_interval=0.05)
 
 def asked():
     return [
-        {"question": f"What is where in {number}?", "document": numbered(25)}
-        for number in range(DOCUMENTS)
+        {"question": f"What is where in {n}?", "document": numbered(25)} for n in range(DOCUMENTS)
     ]
 
 
@@ -250,9 +241,7 @@ FAULTS = [503, 502, "reset", "drop", 429, TOLD_TO_WAIT, "cut"]
 
 
 @pytest.mark.slow
-async def test_with_one_request_in_ten_failing_all_documents_come_to_their_answers(
-    openai_server, expected, model
-):
+async def test_with_one_request_in_ten_failing_all_are_answered(openai_server, expected, model):
     agent = create_memagent(model, config=SMALL)
     assert (await agent.ainvoke(asked()[0]))["memory"] == expected[0]
     calls = DOCUMENTS * (CHUNKS + 1)
@@ -270,9 +259,7 @@ async def test_with_one_request_in_ten_failing_all_documents_come_to_their_answe
 
 
 @pytest.mark.slow
-async def test_refusals_before_the_first_reply_of_a_slow_server_cost_no_document(
-    openai_server, model
-):
+async def test_refusals_before_a_slow_server_s_first_reply_cost_no_document(openai_server, model):
     """The first replies come once all documents' calls are held; the list of models is refused."""
     everyone, first = threading.Barrier(DOCUMENTS), iter(range(DOCUMENTS))
     at_once = openai_server.reply

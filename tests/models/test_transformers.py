@@ -28,28 +28,21 @@ def model(folder):
     model.close()
 
 
-def batches_of(model):
-    return model._engine.batches
-
-
 @pytest.fixture(scope="module")
 def reference(folder):
     """Greedy token ids by `generate` of transformers, of one prompt alone."""
     network = transformers.AutoModelForCausalLM.from_pretrained(folder).eval()
 
     def generate(prompt, tokens):
-        output = network.generate(
-            torch.tensor([prompt]), max_new_tokens=tokens, do_sample=False, pad_token_id=1
-        )
+        given = {"max_new_tokens": tokens, "do_sample": False, "pad_token_id": 1}
+        output = network.generate(torch.tensor([prompt]), **given)
         return output[0, len(prompt) :].tolist()
 
     return generate
 
 
 @pytest.mark.slow
-async def test_a_batch_of_many_lengths_gives_what_each_prompt_gives_alone(
-    model, reference, monkeypatch
-):
+async def test_a_batch_of_many_lengths_gives_what_each_gives_alone(model, reference, monkeypatch):
     monkeypatch.setattr(f"{ENGINE}._GATHERING", 2)  # one batch on a busy machine, too
     prompts = ["Hi", "Hello there", "word " * 300, TEXT[:900], "a"]
     lengths = [40, 7, 20, 33, 1]
@@ -58,7 +51,7 @@ async def test_a_batch_of_many_lengths_gives_what_each_prompt_gives_alone(
         *(model.ainvoke(p, max_tokens=n) for p, n in zip(prompts, lengths, strict=True))
     )
 
-    assert max(batches_of(model)) == 5
+    assert max(model._engine.batches) == 5
     for reply, length in zip(replies, lengths, strict=True):
         found = reply.response_metadata["generation"]
         assert found["token_ids"] == reference(found["prompt_token_ids"], length)
@@ -76,21 +69,15 @@ def test_a_plain_text_is_continued_as_it_stands_with_the_chance_of_each_token(fo
     assert [chance < 0 for chance in found["logprobs"]] == [True] * 3
 
 
-YARN = {
-    "max_position_embeddings": 4096,
-    "rope_parameters": {
-        "rope_type": "yarn",
-        "factor": 4.0,
-        "original_max_position_embeddings": 1024,
-    },
-}
+ROPE = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 1024}
+YARN = {"max_position_embeddings": 4096, "rope_parameters": ROPE}
 
 
 def test_yarn_by_configuration_is_what_transformers_makes_of_it(folder, model):
     stretched = engine.ChatTransformers(model=folder, hf_overrides=YARN)
     config = transformers.AutoConfig.from_pretrained(folder)
     config.max_position_embeddings = 4096
-    config.rope_parameters = {**config.rope_parameters, **YARN["rope_parameters"]}
+    config.rope_parameters = {**config.rope_parameters, **ROPE}
     network = transformers.AutoModelForCausalLM.from_pretrained(folder, config=config).eval()
 
     reply = stretched.invoke("word " * 3000, max_tokens=12)
@@ -230,7 +217,6 @@ def test_what_cannot_be_is_said_at_once(fields, words):
 
 
 def test_a_model_without_a_chat_template_says_so(folder, tmp_path):
-
     transformers.AutoModelForCausalLM.from_pretrained(folder).save_pretrained(tmp_path)
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     tokenizer.chat_template = None
@@ -265,10 +251,8 @@ def test_new_weights_and_an_adapter_change_replies_and_what_may_be_reused(folder
     model = engine.ChatTransformers(model=folder, max_batch=5)
     adapted = engine.ChatTransformers(model=folder, adapter=str(tiny_adapter(folder, tmp_path)))
     before, identity = model.invoke("Hello", max_tokens=8).content, model._identifying_params
-    weights = {
-        k: v + 0.05
-        for k, v in transformers.AutoModelForCausalLM.from_pretrained(folder).state_dict().items()
-    }
+    before_it = transformers.AutoModelForCausalLM.from_pretrained(folder).state_dict()
+    weights = {name: weight + 0.05 for name, weight in before_it.items()}
 
     model.load_weights(weights)
 
@@ -286,14 +270,12 @@ def test_tokens_are_drawn_as_often_as_they_are_likely_and_never_what_cannot_be()
 
     def drawn(**fields):
         rows = [engine.DecodingRow([0], 1, seed=seed, **fields) for seed in range(4000)]
-        return torch.tensor(engine.choose(chances.log().expand(4000, -1), rows)).bincount(
-            minlength=5
-        )
+        chosen = engine.choose(chances.log().expand(4000, -1), rows)
+        return torch.tensor(chosen).bincount(minlength=5)
 
     assert (drawn(temperature=1.0) / 4000).tolist() == pytest.approx(chances.tolist(), abs=0.03)
     sharper = chances**2 / (chances**2).sum()
     assert (drawn(temperature=0.5) / 4000).tolist() == pytest.approx(sharper.tolist(), abs=0.03)
-    assert (drawn(temperature=1.0, top_p=0.7) / 4000).tolist() == pytest.approx(
-        [0, 0.625, 0, 0.375, 0], abs=0.03
-    )
+    likeliest = (drawn(temperature=1.0, top_p=0.7) / 4000).tolist()
+    assert likeliest == pytest.approx([0, 0.625, 0, 0.375, 0], abs=0.03)
     assert drawn(temperature=0.0).tolist() == [0, 4000, 0, 0, 0]

@@ -59,7 +59,6 @@ def document(number, length=1500):
 
 
 def left(before):
-    """Processes that are still there after a while."""
     give_up = time.monotonic() + 120
     while (found := processes() - before) and time.monotonic() < give_up:
         time.sleep(0.1)
@@ -234,9 +233,7 @@ def test_an_engine_that_dies_is_started_again_and_the_readings_complete(folder):
 @pytest.mark.filterwarnings(
     "ignore:Exception ignored in.*Context:pytest.PytestUnraisableExceptionWarning"
 )
-def test_a_start_that_memory_is_too_small_for_says_what_to_do_and_leaves_no_process(
-    folder, monkeypatch
-):
+def test_a_start_without_enough_memory_says_what_to_do_and_leaves_no_process(folder, monkeypatch):
     before = processes()
     monkeypatch.setenv("VLLM_CPU_KVCACHE_SPACE", "9999")
     model = ChatVLLM(model=folder, **ENGINE | {"max_num_seqs": 8})

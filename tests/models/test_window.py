@@ -18,9 +18,7 @@ async def read(model, config=CONFIG, asked=ASKED):
     return await create_memagent(model, config=config).ainvoke(asked)
 
 
-async def test_budgets_over_what_the_server_says_are_refused_before_the_first_call(
-    openai_server, model
-):
+async def test_budgets_over_the_server_s_window_are_refused_before_a_call(openai_server, model):
     openai_server.models = [{"id": "small", "max_model_len": 4096}]
 
     with pytest.raises(ConfigurationError, match="8328.*holds 4096.*to 768 or less"):
@@ -41,9 +39,7 @@ async def test_budgets_over_what_the_server_says_are_refused_before_the_first_ca
     window=st.integers(1, 20_000),
     share=st.floats(0, 1),
 )
-def test_a_window_is_refused_exactly_when_the_budgets_do_not_fit_and_the_advice_holds(
-    budgets, window, share
-):
+def test_a_window_is_refused_if_the_budgets_do_not_fit_and_the_advice_holds(budgets, window, share):
     config = ReadingConfig(**budgets)
     question = int(share * config.question_tokens)
     reader = ScriptedReader(window_tokens=window)
@@ -79,9 +75,7 @@ async def test_a_server_that_does_not_tell_is_read_with_all_the_same(openai_serv
     assert model.window_tokens is None
 
 
-async def test_a_server_that_does_not_list_its_models_is_asked_once_and_read_with_all_the_same(
-    openai_server, model
-):
+async def test_a_server_that_does_not_list_its_models_is_asked_for_them_once(openai_server, model):
     openai_server.listing = 404
 
     outs = await create_memagent(model, config=CONFIG).abatch([ASKED] * 5)
@@ -93,18 +87,14 @@ async def test_a_server_that_does_not_list_its_models_is_asked_once_and_read_wit
 @pytest.mark.parametrize(
     "name", ["max_model_len", "context_length", "context_window", "max_context_length"]
 )
-async def test_the_window_is_found_by_the_name_that_each_kind_of_server_gives_it(
-    openai_server, model, name
-):
+async def test_the_window_is_found_by_each_kind_of_server_s_name(openai_server, model, name):
     openai_server.models = [{"id": "small", name: 1234}]
 
     assert await model.adiscover() == 1234
     assert await model.amodels() == {"small": 1234}
 
 
-async def test_a_name_that_vllm_does_not_serve_is_told_the_right_ones_before_the_first_call(
-    openai_server,
-):
+async def test_a_name_that_vllm_does_not_serve_is_told_the_right_ones_at_once(openai_server):
     openai_server.models = [
         {"id": name, "max_model_len": 9000, "owned_by": "vllm"} for name in ("small", "adapter")
     ]
@@ -130,7 +120,7 @@ async def test_a_name_that_vllm_does_not_serve_is_told_the_right_ones_before_the
     ],
 )
 @pytest.mark.parametrize("served", ["small", "/models/the-only-one.gguf"])
-async def test_a_model_whose_name_does_not_say_its_size_is_asked_as_its_server_says(
+async def test_a_model_is_asked_as_its_server_s_size_wants(
     openai_server, model, served, listed, adds
 ):
     openai_server.models = [{"id": served, **listed}]

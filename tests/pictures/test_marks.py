@@ -11,15 +11,8 @@ pytest.importorskip("lxml")
 
 from PIL import Image, ImageDraw, ImageFont
 
+from memagent_graph import pictures
 from memagent_graph.errors import SourceChangedError, UnreadableSourceError
-from memagent_graph.pictures import (
-    Picture,
-    numbers_in,
-    price,
-    without_marks,
-    without_numbers,
-    write_mark,
-)
 from memagent_graph.text import ocr
 from memagent_graph.text.files import open_source
 
@@ -44,16 +37,17 @@ def pixels_of(source, number=0):
 
 class TestMark:
     def test_a_mark_has_number_page_and_caption_on_one_line(self):
-        assert write_mark("a [map]\nof Rome", 2, 12) == "[picture 2, p. 12: a (map) of Rome]"
-        assert write_mark("", 3) == "[picture 3]"
-        assert write_mark("a map") == "[picture: a map]"
+        write = pictures.write_mark
+        assert write("a [map]\nof Rome", 2, 12) == "[picture 2, p. 12: a (map) of Rome]"
+        assert write("", 3) == "[picture 3]"
+        assert write("a map") == "[picture: a map]"
 
     def test_a_text_refers_to_pictures_by_their_numbers(self):
         notes = "- The code is 4711 [picture 2, p. 1]. See [picture 10: a map] and [picture 2]."
 
-        assert numbers_in(notes) == [2, 10]
-        assert without_marks("A [picture 2, p. 1: b] c [picture 1].") == "A  c ."
-        assert without_numbers("[picture 2, p. 1: b]") == "[picture: b]"
+        assert pictures.numbers_in(notes) == [2, 10]
+        assert pictures.without_marks("A [picture 2, p. 1: b] c [picture 1].") == "A  c ."
+        assert pictures.without_numbers("[picture 2, p. 1: b]") == "[picture: b]"
 
     @pytest.mark.parametrize(
         ("kind", "size", "tokens"),
@@ -72,9 +66,10 @@ class TestMark:
             def picture_tokens(self, width, height):
                 return width + height
 
-        picture = Picture(1, "", "", "image/png", *size)
+        picture = pictures.Picture(1, "", "", "image/png", *size)
 
-        assert (price(picture, Model()), price(picture, Own())) == (tokens, sum(size))
+        prices = [pictures.price(picture, model) for model in (Model(), Own())]
+        assert prices == [tokens, sum(size)]
 
 
 class TestDocuments:
@@ -216,9 +211,8 @@ def test_a_bad_picture_is_refused_and_said_to_be(tmp_path, name):
 
 def test_a_bad_picture_in_a_document_costs_that_picture_alone(tmp_path):
     data = [base64.b64encode(one).decode() for one in (write_bomb(), to_bytes(draw_words()))]
-    page = "".join(
-        f'<img alt="n{at}" src="data:image/png;base64,{one}">' for at, one in enumerate(data)
-    )
+    begin = '<img alt="n{}" src="data:image/png;base64,{}">'
+    page = "".join(begin.format(*one) for one in enumerate(data))
     (tmp_path / "a.html").write_text(page, "utf-8")
 
     source = open_source(tmp_path / "a.html")

@@ -32,11 +32,9 @@ def picture(colour="red"):
     return base64.b64encode(kept.getvalue()).decode()
 
 
+URL = "data:image/png;base64,"
 FORMS = {
-    "openai": lambda data: {
-        "type": "image_url",
-        "image_url": {"url": f"data:image/png;base64,{data}"},
-    },
+    "openai": lambda data: {"type": "image_url", "image_url": {"url": URL + data}},
     "langchain": lambda data: {"type": "image", "base64": data, "mime_type": "image/png"},
 }
 

@@ -35,11 +35,9 @@ COLOURS_IN_ORDER = [*COLOURS.values()]
 
 
 class Seeing(ScriptedChatModel):
-    """Notes the colour of each picture that it is shown, under its mark, and answers with them.
+    """Notes the colour of each picture that it is shown, and answers with its notes.
 
-    Args:
-        wants: its reply when it is asked which pictures to see again.
-        refers: whether its notes refer to pictures by their marks.
+    They name pictures by their marks if it `refers` to them; it `wants` to see some again.
     """
 
     def __init__(self, wants="none", *, refers=True, **fields):
@@ -55,9 +53,8 @@ class Seeing(ScriptedChatModel):
             if block["type"] == "image":
                 assert block["mime_type"].startswith("image/")
                 shown = Image.open(BytesIO(base64.b64decode(block["base64"])))
-                noted.append(
-                    f"- The door of [picture {mark}] is {COLOURS[shown.getpixel((9, 9))]}."
-                )
+                colour = COLOURS[shown.getpixel((9, 9))]
+                noted.append(f"- The door of [picture {mark}] is {colour}.")
             elif numbers := numbers_in(block["text"]):
                 mark = numbers[-1]
         if "<pictures>" in prompt:
@@ -96,13 +93,9 @@ ONE = 85 + 170 + 32
 
 def ask(model, document, store=None, shape=None, **settings):
     store, saver = store or InMemoryStore(), InMemorySaver()
-    agent = create_memagent(
-        model,
-        config=ReadingConfig(**settings),
-        store=store,
-        checkpointer=saver,
-        response_format=shape,
-    )
+    kept = {"store": store, "checkpointer": saver}
+    config = ReadingConfig(**settings)
+    agent = create_memagent(model, config=config, response_format=shape, **kept)
     given = {"question": QUESTION, "document": document}
     output = agent.invoke(given, {"configurable": {"thread_id": "1"}})
     return output, store, saver
@@ -138,10 +131,8 @@ def test_the_budget_says_how_many_pictures_a_step_shows(tmp_path):
 
     assert len(model._seen[0]) == 2
     assert again["usage"]["calls"] < first["usage"]["calls"]
-    assert first["warnings"] == again["warnings"]
-    assert first["warnings"] == [
-        "What was left out: 1 (a picture of a chunk, without room in pictures)."
-    ]
+    left_out = "What was left out: 1 (a picture of a chunk, without room in pictures)."
+    assert first["warnings"] == again["warnings"] == [left_out]
 
 
 @pytest.mark.parametrize(
@@ -181,13 +172,10 @@ class Door(BaseModel):
     colour: str
 
 
+MANY = {"pictures": 10_000}
 WAYS = {
     "shown": lambda path: (Seeing(), write_page(path, "red"), {"pictures": 1000}),
-    "chosen": lambda path: (
-        Seeing(wants="1, 2"),
-        write_page(path, *COLOURS_IN_ORDER),
-        {"pictures": 10_000},
-    ),
+    "chosen": lambda path: (Seeing("1, 2"), write_page(path, *COLOURS_IN_ORDER), MANY),
     "shaped": lambda path: (Seeing(), write_page(path, "red"), {"pictures": 1000, "shape": Door}),
 }
 
@@ -254,9 +242,8 @@ def test_a_picture_that_is_gone_is_said_to_be(tmp_path, colours, gone):
 
 
 def test_a_reference_to_a_picture_that_nobody_saw_is_unsupported(tmp_path):
-    model = ScriptedChatModel(
-        "- The door of [picture 1] is red.\n- The vault of [picture 77] holds 9310 coins."
-    )
+    lines = ["- The door of [picture 1] is red.", "- The vault of [picture 77] holds 9310 coins."]
+    model = ScriptedChatModel("\n".join(lines))
     output, _, _ = ask(model, write_page(tmp_path / "a.html", "red"), pictures=1000)
 
     assert "picture 77" in " ".join(output["warnings"])

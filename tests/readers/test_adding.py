@@ -47,9 +47,7 @@ def test_a_full_memory_is_merged_by_one_more_call():
     assert SOLD in prompts[3]
 
 
-@pytest.mark.parametrize(
-    "reply", ["I cannot help with that.", "(empty: this is the first section)"]
-)
+@pytest.mark.parametrize("reply", ["I can't help with that.", "(empty: this is the first section)"])
 def test_a_merge_that_is_no_notes_loses_nothing_that_fits(reply):
     out, _ = read(SIGNED, "unchanged", SOLD, reply, SOLD, reply, "Bo Lind", memory_tokens=20)
     assert "Ann Kestrel" in out["memory"]
@@ -57,7 +55,6 @@ def test_a_merge_that_is_no_notes_loses_nothing_that_fits(reply):
 
 
 def close_the_gate(messages):
-    """Say "unchanged" whenever that is allowed."""
     if '"unchanged"' in messages[0].text:
         return "unchanged"
     return SOLD if "900 crowns" in messages[0].text else "Bo Lind"
@@ -74,24 +71,19 @@ def test_a_model_that_closes_the_gate_where_the_answer_stands_is_asked_without_i
     assert any("update gate was switched off" in warning for warning in out["warnings"])
 
 
-@pytest.mark.parametrize(
-    ("name", "adds"),
-    [
-        ("hf:/models/smollm2-135m-instruct/", True),
-        ("vllm:Qwen/Qwen2.5-0.5B-Instruct", True),
-        ("google/gemma-3-270m-it", True),
-        ("some-0.5b-instruct-128k", True),
-        ("openai:gpt-4o", False),
-        ("Qwen/Qwen2.5-7B-Instruct-1M", False),
-        ("Qwen/Qwen3-30B-A3B", False),
-        ("/runs/memagent-1.5b", False),
-        ("/models-0.5b/final", False),
-        ("anthropic:claude-haiku-4-5", False),
-        ("", False),
-    ],
+SMALL = (
+    "hf:/models/smollm2-135m-instruct/ vllm:Qwen/Qwen2.5-0.5B-Instruct google/gemma-3-270m-it "
+    "some-0.5b-instruct-128k"
 )
-def test_a_small_model_adds_by_default_and_another_writes_its_whole_memory_again(name, adds):
-    assert default_prompts(name).adds == adds
+LARGE = (
+    "openai:gpt-4o Qwen/Qwen2.5-7B-Instruct-1M Qwen/Qwen3-30B-A3B /runs/memagent-1.5b "
+    "/models-0.5b/final anthropic:claude-haiku-4-5"
+)
+
+
+@pytest.mark.parametrize("name", [*SMALL.split(), *LARGE.split(), ""])
+def test_a_small_model_adds_by_default_and_another_writes_its_whole_memory_again(name):
+    assert default_prompts(name).adds == (name in SMALL.split())
     assert not default_prompts(name, exact=True).adds
 
 

@@ -98,9 +98,8 @@ async def test_errors_of_any_client_become_ours_and_an_interrupt_is_none():
 def test_fingerprints_tell_apart_what_shapes_the_memory_and_nothing_else():
     def of(prompts=None, config=None, **fields):
         fields = {"model": "m", "base_url": "http://a/v1", **fields}
-        return ChatReader(
-            ChatEndpoint(**fields), prompts=prompts, config=config
-        ).identity.fingerprint
+        made = ChatReader(ChatEndpoint(**fields), prompts=prompts, config=config)
+        return made.identity.fingerprint
 
     same = of()
     assert of(api_key="k") == of(timeout=3) == same
@@ -213,22 +212,24 @@ async def test_the_text_of_a_reply_is_in_blocks_that_are_said(blocks):
     assert (await update(blocks)).memory.text == "At nine."
 
 
+# LangChain joins the parts of a stream, and so "length" twice.
+CUT_OFF = (
+    "out_of_tokens incomplete budget_exceeded length lengthlength MAX_TOKENS "
+    "FinishReason.MAX_TOKENS ERROR_LIMIT"
+)
+REFUSED = "content_filter SAFETY sensitive censored LANGUAGE"
+BROKEN = "error insufficient_system_resource abort timed_out deadlineExceeded connection_lost"
+
+
 @pytest.mark.parametrize(
     ("metadata", "whole"),
     [
-        ({"finish_reason": "stop"}, True),
+        *(
+            ({"finish_reason": reason}, True)
+            for reason in ("stop", "COMPLETE", "tool_calls", "nonesuch")
+        ),
         ({"stop_reason": "end_turn"}, True),
-        ({"finish_reason": "COMPLETE"}, True),
-        ({"finish_reason": "tool_calls"}, True),
-        ({"finish_reason": "nonesuch"}, True),
-        ({"finish_reason": "out_of_tokens"}, False),
-        ({"finish_reason": "incomplete"}, False),
-        ({"finish_reason": "budget_exceeded"}, False),
-        ({"finish_reason": "length"}, False),
-        ({"finish_reason": "lengthlength"}, False),  # LangChain joins the parts of a stream
-        ({"finish_reason": "MAX_TOKENS"}, False),
-        ({"finish_reason": "FinishReason.MAX_TOKENS"}, False),
-        ({"finish_reason": "ERROR_LIMIT"}, False),
+        *(({"finish_reason": reason}, False) for reason in CUT_OFF.split()),
         ({"stop_reason": "max_tokens"}, False),
         ({"stop_reason": "model_context_window_exceeded"}, False),
         ({"stopReason": "max_tokens"}, False),
@@ -250,21 +251,12 @@ async def test_a_refusal_is_an_error_and_not_a_memory():
 @pytest.mark.parametrize(
     ("metadata", "error"),
     [
-        ({"finish_reason": "content_filter"}, RefusalError),
-        ({"finish_reason": "SAFETY"}, RefusalError),
+        *(({"finish_reason": reason}, RefusalError) for reason in REFUSED.split()),
         ({"stop_reason": "refusal"}, RefusalError),
         ({"stopReason": "guardrail_intervened"}, RefusalError),
-        ({"finish_reason": "sensitive"}, RefusalError),
         ({"finish_reason": "STOP", "prompt_feedback": {"block_reason": "SAFETY"}}, RefusalError),
         ({"incomplete_details": {"reason": "content_filter"}}, RefusalError),
-        ({"finish_reason": "error"}, TransientModelError),
-        ({"finish_reason": "insufficient_system_resource"}, TransientModelError),
-        ({"finish_reason": "abort"}, TransientModelError),
-        ({"finish_reason": "censored"}, RefusalError),
-        ({"finish_reason": "LANGUAGE"}, RefusalError),
-        ({"finish_reason": "timed_out"}, TransientModelError),
-        ({"finish_reason": "deadlineExceeded"}, TransientModelError),
-        ({"finish_reason": "connection_lost"}, TransientModelError),
+        *(({"finish_reason": reason}, TransientModelError) for reason in BROKEN.split()),
     ],
 )
 async def test_a_reply_that_was_refused_or_broken_off_is_no_memory(metadata, error):

@@ -42,10 +42,8 @@ def test_a_planted_fact_is_found_wherever_it_stands(place):
     assert found["line"] == document[: found["start"]].count("\n") + 1
 
 
-FILM = (
-    "Harbour of Glass, a film about a diver who hears voices, was directed by Ilse Varga. It "
-    "won two prizes."
-)
+DIVER = "a film about a diver who hears voices"
+FILM = f"Harbour of Glass, {DIVER}, was directed by Ilse Varga. It won two prizes."
 HOME = "Ilse Varga has lived in Trieste since her second marriage, in a house above the railway."
 DISTRACTORS = [
     "The film Stone Orchard was directed by Petra Lund, who paid for it herself.",
@@ -53,8 +51,6 @@ DISTRACTORS = [
     "Critics called the film Winter Ledger the worst of its year.",
     "Tomas Reyes, a director of short films, has lived in Lima all his life.",
 ]
-
-
 TOLD_BY_PRONOUN = (
     "Harbour of Glass is a drama film about a diver. It was directed by Ilse Varga.",
     "Ilse Varga is a painter of ships. She settled in Trieste after the war.",
@@ -72,9 +68,7 @@ TOWN = "In which town does the director of the film Harbour of Glass live?"
         ("电影《玻璃港》的导演住在哪个城市？", *TOLD_IN_CHINESE, "青岛"),
     ],
 )
-def test_a_second_hop_is_followed_through_distractors_in_either_order(
-    question, first, second, place
-):
+def test_a_second_hop_is_followed_in_either_order(question, first, second, place):
     paragraphs = FILLER.split("\n\n")
     paragraphs[5], paragraphs[50] = first, second
     for at, text in zip((3, 12, 25, 55), DISTRACTORS, strict=True):
@@ -146,9 +140,7 @@ TEXTS = st.lists(WORDS, min_size=1, max_size=200).map(" ".join).filter(str.strip
 
 @settings(max_examples=60)
 @given(TEXTS, st.integers(10, 120))
-def test_memory_stays_in_its_budget_and_every_line_of_it_stands_where_the_evidence_says(
-    text, budget
-):
+def test_memory_keeps_to_its_budget_and_each_line_stands_where_its_evidence_says(text, budget):
     config = ReadingConfig(chunk_tokens=60, memory_tokens=budget)
     counter = EstimatingTokenizer()
     source = open_source(text)

@@ -15,28 +15,31 @@ from memagent_graph.text.tokens import EstimatingTokenizer
 
 COUNTER = EstimatingTokenizer()
 
-
-@pytest.mark.parametrize(
-    "said",
-    [
-        "",
-        "Yes!",
-        "...",
-        "That sounds great, thanks a lot!",
-        "What is the weather in Oslo tomorrow",
-        "Please look up the price of item 57.",
-        "Wie spät ist es in Kassel?",
-        "今天天气怎么样？",
-        "[image]",
-        "[image] [file: lease.pdf]",
-        "[image] What is this",
-    ],
+SMALL_TALK = (
+    "Yes! | ... | That sounds great, thanks a lot! | What is the weather in Oslo tomorrow | "
+    "What is my cat called? | Hello Bob, can you help me? | Tell me about the history of Rome. | "
+    "Please look up the price of item 57. | Wie spät ist es in Kassel? | 今天天气怎么样？ | "
+    "[image] | [image] [file: lease.pdf] | [image] What is this"
 )
+
+
+@pytest.mark.parametrize("said", [*SMALL_TALK.split(" | "), ""])
 def test_small_talk_questions_requests_and_marks_are_no_statements(said):
     assert not is_statement(said)
 
 
-@pytest.mark.parametrize("said", ["I'm not in tomorrow.", "I can do tomorrow morning."])
+@pytest.mark.parametrize(
+    "said",
+    [
+        "I'm not in tomorrow.",
+        "I can do tomorrow morning.",
+        "My name is Ann - can you help me with my taxes?",
+        "Ich wohne in Kiel, kannst du mir helfen?",
+        "我住在上海，你能帮我吗？",
+        "Please remember that my sister is called Edda.",
+        "help me plan a trip, i have 3 kids",
+    ],
+)
 def test_what_users_say_of_themselves_is_a_statement_however_plain_its_words(said):
     assert is_statement(said)
 
@@ -44,13 +47,11 @@ def test_what_users_say_of_themselves_is_a_statement_however_plain_its_words(sai
 def read(messages, memory="", keep="", **budgets):
     config = ReadingConfig(**budgets)
     reader = NewestReader(config, keep=keep)
-    source, position = ConversationSource(messages), 0
-    while chunk := next_chunk(
-        source, position, tokenizer=COUNTER, chunk_tokens=config.chunk_tokens
-    ):
+    source, place = ConversationSource(messages), 0
+    while chunk := next_chunk(source, place, tokenizer=COUNTER, chunk_tokens=config.chunk_tokens):
         update = asyncio.run(reader.update(Step("", Memory(memory), chunk)))
         memory = update.memory.text if update.memory else memory
-        position = chunk.end
+        place = chunk.end
     return memory
 
 
@@ -117,8 +118,6 @@ def test_the_memory_stays_within_its_budget_and_reading_nothing_changes_nothing(
 
 
 class Counted(ConversationSource):
-    """Counts the code points that are read of it."""
-
     taken = 0
 
     def read(self, start, size):

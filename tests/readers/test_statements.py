@@ -1,10 +1,11 @@
 from itertools import pairwise
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from memagent_graph.evidence.statements import statements
+from memagent_graph.text.terms import join_lines
 
 
 def cut(text):
@@ -12,20 +13,22 @@ def cut(text):
 
 
 CODE = 'import os\ndef drain(self):\n    """Close idle sockets."""\n    return None\n'
-SENTENCES = [
-    *("Dr. Lund left at 3.5 knots.", "“Where to?” he asked.", "Nobody knew!"),
-    "It was J. S. Bach.",
-]
+SAID = "Dr. Lund left at 3.5 knots. | “Where to?” he asked. | Nobody knew! | It was J. S. Bach."
 
 
 @pytest.mark.parametrize(
     ("text", "found"),
     [
-        (" ".join(SENTENCES), SENTENCES),
+        (SAID.replace(" |", ""), SAID.split(" | ")),
         ("港口下雨。“谁来了？”他问。没有人！", ["港口下雨。", "“谁来了？”", "他问。", "没有人！"]),
+        ("Vivo en Lima. ¿Me ayudas?", ["Vivo en Lima.", "¿Me ayudas?"]),
+        ("मैं दिल्ली में रहता हूँ। आप कहाँ हैं?", ["मैं दिल्ली में रहता हूँ।", "आप कहाँ हैं?"]),
+        ("hi! i live in ulm. is it far?", ["hi!", "i live in ulm.", "is it far?"]),
+        ("How are you? i live in ulm.", ["How are you?", "i live in ulm."]),
+        ("Yahoo! is a firm, approx. as old as we.", ["Yahoo! is a firm, approx. as old as we."]),
         (CODE, ["import os", 'def drain(self): """Close idle sockets."""', "return None"]),
     ],
-    ids=["prose", "Chinese", "code"],
+    ids=["prose", "Chinese", "Spanish", "Hindi", "lower case", "mixed case", "signs", "code"],
 )
 def test_a_text_is_cut_into_sentences_and_code_into_lines(text, found):
     assert cut(text) == found
@@ -64,6 +67,7 @@ PIECES = st.sampled_from(
 
 @given(st.lists(PIECES, max_size=60).map("".join) | st.text())
 def test_statements_are_everything_but_white_space_each_where_it_says(text):
+    assume(join_lines(text).split() == text.split())  # else the text reads otherwise than it stands
     found = list(statements(text))
 
     assert "".join("".join(item.text.split()) for item in found) == "".join(text.split())

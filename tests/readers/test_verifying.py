@@ -16,13 +16,10 @@ NEVER = "The harbour was never closed for the winter."
 WRONG = "Oscar Wilde was a painter in Oslo."
 
 
-def chunk_of(text):
-    return Chunk(text, 0, len(text), 20, TextSource(text))
-
-
 async def marked(verify, *lines, before=Memory(), text=TEXT):  # noqa: B008 - immutable
     reader = ChatReader(ScriptedChatModel("\n".join(lines)), verify=verify)
-    update = await reader.update(Step("Who?", before, chunk_of(text)))
+    chunk = Chunk(text, 0, len(text), 20, TextSource(text))
+    update = await reader.update(Step("Who?", before, chunk))
     return update.memory
 
 
@@ -33,23 +30,18 @@ async def test_it_decides_whatever_names_and_numbers_say():
     memory = await marked(verify, PAINTER, NEVER, WRONG)
 
     assert memory.unsupported == (Unsupported(NEVER),)
-    assert await marked(lambda *_: 1, WRONG) == Memory(
-        WRONG, memory_of(WRONG, await marked(None, WRONG))
-    )
-
-
-def memory_of(text, memory):
-    return tuple(item for item in memory.evidence if item.text == text)
+    whole = await marked(lambda *_: 1, WRONG)
+    assert (whole.text, whole.unsupported) == (WRONG, ())
+    assert whole.evidence == (await marked(None, WRONG)).evidence
 
 
 async def test_what_it_refused_stays_refused_when_it_is_only_rewritten():
     before = await marked(lambda *_: 0, NEVER)
-    again = await marked(
-        lambda *_: 1, "Never was the harbour closed in winter.", before=before, text="x"
-    )
+    rewritten = "Never was the harbour closed in winter."
+    again = await marked(lambda *_: 1, rewritten, before=before, text="x")
 
     assert before.unsupported == (Unsupported(NEVER),)
-    assert [item.text for item in again.unsupported] == ["Never was the harbour closed in winter."]
+    assert [item.text for item in again.unsupported] == [rewritten]
 
 
 @pytest.mark.parametrize("given", [1.1, -0.1, float("nan"), None, "yes"])

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import shutil
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -10,7 +8,6 @@ from release.packages import MAIN, PROJECTS, Built, Environment, build
 
 @pytest.fixture(scope="session")
 def built(tmp_path_factory) -> dict[str, Built]:
-    """The distributions of every project."""
     folders = [tmp_path_factory.mktemp(name) for name in PROJECTS]
     with ThreadPoolExecutor(2) as pool:
         return dict(zip(PROJECTS, pool.map(build, PROJECTS, folders), strict=True))
@@ -18,7 +15,6 @@ def built(tmp_path_factory) -> dict[str, Built]:
 
 @pytest.fixture(scope="session")
 def main(built) -> Built:
-    """The distributions of memagent-graph itself."""
     return built[MAIN]
 
 

@@ -1,7 +1,5 @@
 """The projects of this repository, their distributions, and environments to install them into."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess
@@ -14,10 +12,8 @@ from pathlib import Path, PurePosixPath
 
 ROOT = Path(__file__).parents[2]
 MAIN = "memagent-graph"
-PROJECTS = {MAIN: ROOT} | {
-    f"memagent-{file.parent.name}": file.parent
-    for file in sorted(ROOT.glob("integrations/*/pyproject.toml"))
-}
+_FOLDERS = [file.parent for file in sorted(ROOT.glob("integrations/*/pyproject.toml"))]
+PROJECTS = {MAIN: ROOT} | {f"memagent-{folder.name}": folder for folder in _FOLDERS}
 UV = (sys.executable, "-m", "uv")
 _THEIRS = ("MEMAGENT_", "PYTHONPATH", "VIRTUAL_ENV")
 _INSTALLED = re.compile(r"^ \+ ([\w.-]+)(?:==| @ )", re.MULTILINE)
@@ -30,29 +26,15 @@ def run(*command: object, folder: Path, status: int = 0) -> subprocess.Completed
     settings |= {"UV_PYTHON_DOWNLOADS": "never"}
     # Outside environments, which are deleted; uv keeps the times of files, which Python compares.
     settings |= {"PYTHONPYCACHEPREFIX": str(folder.parent / "bytecode")}
-    done = subprocess.run(
-        [*map(str, command)],
-        cwd=folder,
-        env=settings,
-        capture_output=True,
-        text=True,
-        timeout=900,
-        check=False,
-    )
+    options = {"capture_output": True, "text": True, "timeout": 900}
+    done = subprocess.run([*map(str, command)], cwd=folder, env=settings, check=False, **options)
     assert done.returncode == status, f"{command}:\n{done.stdout[-6000:]}{done.stderr[-6000:]}"
     return done
 
 
 @dataclass(frozen=True)
 class Built:
-    """What a project publishes.
-
-    Attributes:
-        name: of the project.
-        sdist: the source distribution.
-        wheel: built from the sdist.
-        wheel_of_tree: built from the working tree.
-    """
+    """What a project publishes: an sdist, the wheel of that, and a wheel of the working tree."""
 
     name: str
     sdist: Path
@@ -77,20 +59,16 @@ def build(name: str, out: Path) -> Built:
     folder = PROJECTS[name]
     run(*UV, "build", "--quiet", "--out-dir", out, folder, folder=out)
     run(*UV, "build", "--quiet", "--wheel", "--out-dir", out / "tree", folder, folder=out)
-    (sdist,), (wheel,), (wheel_of_tree,) = (
-        out.glob(pattern) for pattern in ("*.tar.gz", "*.whl", "tree/*.whl")
-    )
-    return Built(name, sdist, wheel, wheel_of_tree)
+    found = (out.glob(pattern) for pattern in ("*.tar.gz", "*.whl", "tree/*.whl"))
+    return Built(name, *(file for (file,) in found))
 
 
 def contents(wheel: Path) -> dict[str, int]:
-    """The files of a wheel with their checksums."""
     with zipfile.ZipFile(wheel) as archive:
         return {file.filename: file.CRC for file in archive.infolist()}
 
 
 def first_folders(sdist: Path) -> set[str]:
-    """The files and folders at the top of a project's sdist."""
     with tarfile.open(sdist) as archive:
         return {PurePosixPath(name).parts[1] for name in archive.getnames()}
 

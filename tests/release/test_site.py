@@ -70,14 +70,9 @@ def released(tmp_path_factory) -> Path:
     identity = {"GIT_AUTHOR_NAME": "a", "GIT_COMMITTER_NAME": "a"}
     mail = {"GIT_AUTHOR_EMAIL": "a@example.com", "GIT_COMMITTER_EMAIL": "a@example.com"}
 
-    done = subprocess.run(
-        [*recipe, "--old-file", f"{venv}/.installed-docs"],
-        cwd=folder,
-        env={**os.environ, **identity, **mail},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    command = [*recipe, "--old-file", f"{venv}/.installed-docs"]
+    env, options = {**os.environ, **identity, **mail}, {"capture_output": True, "text": True}
+    done = subprocess.run(command, cwd=folder, env=env, check=False, **options)
 
     assert done.returncode == 0, done.stderr
     return folder

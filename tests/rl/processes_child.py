@@ -9,7 +9,7 @@ import torch
 from rl.rollouts import some_rollouts
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from memagent_graph.rl.settings import GRPOSettings
+from memagent_graph.rl.grpo import GRPOSettings
 from memagent_graph.rl.trainer import MultiConversationGRPOTrainer
 
 
@@ -23,8 +23,7 @@ def main(model, out, fields="{}", last="g4"):
     torch.optim.AdamW = plain
     tokenizer = AutoTokenizer.from_pretrained(model)
     given = {"learning_rate": 0.5, "warmup_steps": 0, "kl_weight": 0.1, "token_budget": 128}
-    given["updates"] = 1
-    settings = GRPOSettings(**given | json.loads(fields))
+    settings = GRPOSettings(**given | {"updates": 1} | json.loads(fields))
     policy = AutoModelForCausalLM.from_pretrained(model, dtype="float32")
     trainer = MultiConversationGRPOTrainer(policy, tokenizer, settings)
     rank, count = trainer.accelerator.process_index, trainer.accelerator.num_processes

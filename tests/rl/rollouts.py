@@ -1,5 +1,7 @@
 """Records and rollouts made by hand."""
 
+from itertools import product
+
 from memagent_graph.rl.traces import Conversation, End, Rollout, fingerprint
 
 
@@ -21,7 +23,6 @@ def conversation(rollout="r", step=0, **fields):
 
 
 def records(rollout="r", updates=2, reward=None, **fields):
-    """All records of one rollout."""
     steps = [
         conversation(rollout, step, final=step == updates, **fields) for step in range(updates + 1)
     ]
@@ -39,7 +40,6 @@ def rollout(name, group, reward, parts, vocabulary, **fields):
 
 
 def some_rollouts(tokenizer, seed, *, groups=3, size=4, longest=40):
-    """Groups of rollouts, of random tokens, with random rewards."""
     import torch
 
     torch.manual_seed(seed)
@@ -48,15 +48,14 @@ def some_rollouts(tokenizer, seed, *, groups=3, size=4, longest=40):
     def drawn(most):
         return tuple(torch.randint(4, 300, (int(torch.randint(1, most + 1, ())),)).tolist())
 
+    def part():
+        completion = drawn(12)
+        logprobs = tuple((-torch.rand(len(completion)) * 8).tolist())
+        return drawn(longest), completion, logprobs
+
     found = []
-    for group in range(groups):
-        for index in range(size):
-            parts = []
-            for _ in range(int(torch.randint(1, 4, ()))):
-                completion = drawn(12)
-                logprobs = tuple((-torch.rand(len(completion)) * 8).tolist())
-                parts.append((drawn(longest), completion, logprobs))
-            name = f"g{group}r{index}"
-            reward = float(torch.rand(()).round(decimals=2)) if group else 1.0
-            found.append(rollout(name, f"g{group}", reward, parts, vocabulary))
+    for group, index in product(range(groups), range(size)):
+        parts = [part() for _ in range(int(torch.randint(1, 4, ())))]
+        reward = float(torch.rand(()).round(decimals=2)) if group else 1.0
+        found.append(rollout(f"g{group}r{index}", f"g{group}", reward, parts, vocabulary))
     return found

@@ -8,8 +8,13 @@ from hypothesis import strategies as st
 from rl.rollouts import records
 
 from memagent_graph.errors import TraceError
-from memagent_graph.rl.grpo import Baseline, group_advantages, informative, make_training_rows
-from memagent_graph.rl.settings import GRPOSettings
+from memagent_graph.rl.grpo import (
+    Baseline,
+    GRPOSettings,
+    group_advantages,
+    informative,
+    make_training_rows,
+)
 from memagent_graph.rl.traces import Rollout, join
 
 rewards = st.floats(-10, 10, allow_nan=False).map(lambda number: round(number, 6))
@@ -36,25 +41,22 @@ def test_advantages_of_a_group_sum_to_zero(rows, scale):
 @given(graded)
 def test_an_advantage_is_the_reward_less_the_mean_of_its_group(rows):
     given_rewards, groups = zip(*rows, strict=True)
+    own = by_group(given_rewards, groups)
 
-    found = group_advantages(given_rewards, groups)
+    found = by_group(group_advantages(given_rewards, groups), groups)
 
-    for own, advantages in zip(
-        by_group(given_rewards, groups).values(), by_group(found, groups).values(), strict=True
-    ):
-        mean = sum(map(Fraction, own)) / len(own)
-        assert advantages == pytest.approx([float(Fraction(one) - mean) for one in own])
+    assert found.keys() == own.keys()
+    for name, advantages in found.items():
+        mean = sum(map(Fraction, own[name])) / len(own[name])
+        assert advantages == pytest.approx([float(Fraction(one) - mean) for one in own[name]])
 
 
 @given(graded, st.booleans(), st.randoms(use_true_random=False))
 def test_advantages_do_not_depend_on_the_order(rows, scale, rng):
     order = rng.sample(range(len(rows)), len(rows))
-    given_rewards, groups = zip(*rows, strict=True)
 
-    found = group_advantages(given_rewards, groups, scale=scale)
-    shuffled = group_advantages(
-        [given_rewards[place] for place in order], [groups[place] for place in order], scale=scale
-    )
+    found = group_advantages(*zip(*rows, strict=True), scale=scale)
+    shuffled = group_advantages(*zip(*(rows[place] for place in order), strict=True), scale=scale)
 
     assert shuffled == [found[place] for place in order]
 
@@ -65,9 +67,7 @@ def test_equal_rewards_have_no_advantage_not_even_by_rounding(reward, count, sca
 
 
 def test_rewards_that_differ_by_rounding_alone_are_not_blown_up():
-    found = group_advantages([0.3, 0.1 + 0.2], ["g", "g"], scale=True)
-
-    assert max(map(abs, found)) < 1e-9
+    assert max(map(abs, group_advantages([0.3, 0.1 + 0.2], ["g", "g"], scale=True))) < 1e-9
 
 
 @given(st.lists(st.tuples(rewards, st.integers(0, 6)), min_size=1, max_size=8))
@@ -82,17 +82,12 @@ def test_all_conversations_have_the_advantage_of_their_rollout_however_many_they
     advantages = group_advantages([rollout.reward for rollout in rollouts], groups)
 
     assert advantages == group_advantages([reward for reward, _ in rows], groups)
-    found, _ = make_training_rows(
-        rollouts,
-        vocabulary=rollouts[0].conversations[0].tokenizer,
-        settings=GRPOSettings(),
-        baseline=Baseline(),
-    )
-    assert [row.advantage for row in found] == [
-        advantage
-        for advantage, (_, updates) in zip(advantages, rows, strict=True)
-        for _ in range(updates + 1)
-    ]
+    vocabulary = rollouts[0].conversations[0].tokenizer
+    options = {"settings": GRPOSettings(), "baseline": Baseline()}
+    found, _ = make_training_rows(rollouts, vocabulary=vocabulary, **options)
+    each = zip(advantages, rows, strict=True)
+    expected = [advantage for advantage, (_, updates) in each for _ in range(updates + 1)]
+    assert [row.advantage for row in found] == expected
 
 
 def test_a_lone_rollout_is_measured_against_the_baseline():
@@ -110,8 +105,7 @@ def test_a_lone_rollout_with_nothing_to_measure_against_has_no_advantage(baselin
 
 @given(st.lists(rewards, min_size=1, max_size=50))
 def test_a_baseline_is_the_mean_until_its_horizon(values):
-    whole = Baseline().with_rewards(values)
-    one_by_one = Baseline()
+    whole, one_by_one = Baseline().with_rewards(values), Baseline()
     for value in values:
         one_by_one = one_by_one.with_rewards([value])
 
@@ -126,24 +120,14 @@ def test_beyond_its_horizon_a_baseline_follows_what_is_new():
     for _ in range(30):
         baseline = baseline.with_rewards([1.0])
 
-    assert baseline.mean == pytest.approx(1 - 0.9**30)
-    assert baseline.with_rewards([]) == baseline
+    assert (baseline.mean, baseline.with_rewards([])) == (pytest.approx(1 - 0.9**30), baseline)
     assert baseline.with_rewards([5.0] * 100).mean == 5.0
-
-
-def rewarded(found, groups):
-    return [
-        Rollout(f"r{number}", group, "q", (), "", reward, 0)
-        for number, (reward, group) in enumerate(zip(found, groups, strict=True))
-    ]
 
 
 @given(graded)
 def test_groups_with_a_spread_are_kept_whole_and_the_others_counted(rows):
-    given_rewards, groups = zip(*rows, strict=True)
-    spreads = {name: len(set(own)) > 1 for name, own in by_group(given_rewards, groups).items()}
-
-    rollouts = rewarded(given_rewards, groups)
+    spreads = {name: len({*own}) > 1 for name, own in by_group(*zip(*rows, strict=True)).items()}
+    rollouts = [Rollout(f"r{n}", group, "q", (), "", r, 0) for n, (r, group) in enumerate(rows)]
 
     kept, dropped = informative(rollouts)
 

@@ -10,19 +10,9 @@ BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
 
 @pytest.fixture
-def bench(monkeypatch):
+def learn(monkeypatch):
     monkeypatch.syspath_prepend(str(BENCHMARKS))
-    return import_module
-
-
-@pytest.fixture
-def learn(bench):
-    return bench("learn")
-
-
-@pytest.fixture
-def tiny(bench):
-    return bench("tiny_reader")
+    return import_module("learn")
 
 
 def words_of(sample):
@@ -34,7 +24,8 @@ def known(words):
 
 
 @pytest.mark.slow
-def test_no_word_that_evaluations_ask_about_is_in_a_training_question(learn, tiny):
+def test_no_word_that_evaluations_ask_about_is_in_a_training_question(learn):
+    tiny = import_module("tiny_reader")
     kept = known(tiny.HELD_OUT)
     asked = [learn.question(number, seed=5) for number in range(3_000)]
     evaluated, learned = asked[: learn.ASKED_HELD_OUT], asked[learn.ASKED_HELD_OUT :]

@@ -18,28 +18,28 @@ from servers.warm_python import TRAINING, warm_python
 from memagent_graph.rl.training import replay
 
 HERE = Path(__file__).parent
-
 torch, safetensors = LazyModule("torch"), LazyModule("safetensors.torch")
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(not find_spec("torch"), reason="No PyTorch")]
 
 
 def run(processes, child, *arguments):
     """Run a script in so many processes, with the variables that `accelerate launch` sets."""
+    number = str(processes)
     rendezvous = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
-    rendezvous |= {"WORLD_SIZE": str(processes), "LOCAL_WORLD_SIZE": str(processes)}
-    environment = {**os.environ, "ACCELERATE_USE_CPU": "true"}
+    rendezvous |= {"WORLD_SIZE": number, "LOCAL_WORLD_SIZE": number}
 
     def one(rank):
         place = {"RANK": str(rank), "LOCAL_RANK": str(rank), **rendezvous}
-        return warm_python(*TRAINING).run(
-            [sys.executable, HERE / child, *arguments],
-            env=environment | (place if processes > 1 else {}),
-            check=True,
-            timeout=600,
-        )
+        environment = os.environ | {"ACCELERATE_USE_CPU": "true"} | (place if processes > 1 else {})
+        command = [sys.executable, HERE / child, *arguments]
+        return warm_python(*TRAINING).run(command, env=environment, check=True, timeout=600)
 
     with ThreadPoolExecutor(processes) as pool:
         list(pool.map(one, range(processes)))
+
+
+def weights_in(folder):
+    return safetensors.load_file(folder / "model.safetensors")
 
 
 def asked(out):
@@ -56,8 +56,7 @@ def test_two_processes_take_the_step_that_one_takes_on_all_of_it(folder, tmp_pat
         run(processes, "processes_child.py", folder, out)
         found.append(json.loads((out / "found.json").read_text()))
 
-    before = safetensors.load_file(folder / "model.safetensors")
-    one, two = (safetensors.load_file(tmp_path / name / "model.safetensors") for name in ("1", "2"))
+    before, one, two = map(weights_in, (folder, tmp_path / "1", tmp_path / "2"))
     assert [each["processes"] for each in found] == [1, 2]
     assert found[1]["wrapper_left"] is False  # or the process may never end
     assert found[1]["grad_norm"] == pytest.approx(found[0]["grad_norm"], rel=1e-4)
@@ -71,9 +70,7 @@ def test_a_process_with_nothing_to_learn_from_keeps_step_with_the_others(folder,
 
     run(2, "processes_child.py", folder, tmp_path, json.dumps(fields), without_spread)
 
-    before, after = (
-        safetensors.load_file(each / "model.safetensors") for each in (folder, tmp_path)
-    )
+    before, after = weights_in(folder), weights_in(tmp_path)
     assert any((after[name] - before[name]).abs().max() > 1e-3 for name in before)
 
 
@@ -88,9 +85,7 @@ def test_a_run_of_two_processes_goes_on_exactly_where_it_was_stopped(folder, tmp
     run(2, "training_child.py", folder, stopped, *fields)
 
     assert lines(stopped) == lines(straight)
-    one, two = (
-        safetensors.load_file(out / "model" / "model.safetensors") for out in (straight, stopped)
-    )
+    one, two = (weights_in(out / "model") for out in (straight, stopped))
     assert all(torch.equal(weight, two[name]) for name, weight in one.items())
     questions = asked(straight)
     assert sorted(asked(stopped)) == sorted(questions)
@@ -101,18 +96,16 @@ def test_a_run_of_two_processes_goes_on_exactly_where_it_was_stopped(folder, tmp
 def test_replay_shares_the_groups_out_and_no_process_steps_alone():
     rollouts = [SimpleNamespace(group=f"g{index % 5}") for index in range(15)]
     chosen = SimpleNamespace(seed=0, epochs=2, questions=2)
-    steps = []
-    for rank in range(2):
-        process = SimpleNamespace(process_index=rank, num_processes=2)
+
+    def replayed(rank):
         took = []
-        trainer = SimpleNamespace(
-            accelerator=process,
-            version=0,
-            step=lambda step, took=took: took.append([one.group for one in step]) or {},
-        )
-        for _ in replay(trainer, rollouts, chosen):
-            pass
-        steps.append(took)
+        process = SimpleNamespace(process_index=rank, num_processes=2)
+        trainer = SimpleNamespace(accelerator=process, version=0)
+        trainer.step = lambda step: took.append([one.group for one in step]) or {}
+        assert [*replay(trainer, rollouts, chosen)]
+        return took
+
+    steps = replayed(0), replayed(1)
 
     # Of five groups an epoch, two and two, and the fifth in both.
     assert [[len(step) for step in took] for took in steps] == [[6, 3, 6, 3]] * 2

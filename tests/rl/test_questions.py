@@ -5,13 +5,11 @@ from memagent_graph.errors import ConfigurationError
 from memagent_graph.evaluation.questions import same
 from memagent_graph.evaluation.samples import Sample, Task, draw
 from memagent_graph.evaluation.tasks import make_task
-from memagent_graph.rl.settings import TrainingSettings
+from memagent_graph.rl.grpo import TrainingSettings
 from memagent_graph.rl.training import number_questions, split, task_questions
 
 
 class Listed(Task):
-    """A file of so many questions, without the cost of their documents."""
-
     identity = "listed"
     texts = ()
 
@@ -38,10 +36,10 @@ def test_of_10000_training_questions_none_is_held_out(count):
     trained = [questions.make_training(number) for number in range(10_000)]
 
     held_out = {sample.question for sample in questions.held_out}
+    asked = {sample.question for sample in trained}
     assert len(held_out) == min(64, count // 5)
-    assert held_out.isdisjoint(sample.question for sample in trained)
-    assert len({sample.question for sample in trained}) == count - len(held_out)
-    assert len({sample.id for sample in trained}) == 10_000
+    assert held_out.isdisjoint(asked)
+    assert (len(asked), len({sample.id for sample in trained})) == (count - len(held_out), 10_000)
 
 
 def test_an_epoch_asks_each_question_once_and_the_next_in_another_order():
@@ -49,8 +47,7 @@ def test_an_epoch_asks_each_question_once_and_the_next_in_another_order():
     first, second = (
         [questions.make_training(16 * epoch + n).question for n in range(16)] for epoch in range(2)
     )
-    assert sorted(first) == sorted(second)
-    assert len(set(first)) == 16
+    assert (sorted(first), len(set(first))) == (sorted(second), 16)
     assert first != second
 
 

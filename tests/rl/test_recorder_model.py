@@ -45,12 +45,8 @@ async def test_rollouts_at_once_are_each_recorded_whole_and_apart(model, tmp_pat
     recorder = TraceRecorder(sink, tokenizer=model.tokenizer)
     agent = create_memagent(Once(model, config=CONFIG), config=CONFIG)
 
-    outputs = await asyncio.gather(
-        *(
-            agent.ainvoke(asked(n), recorder.config(rollout=f"r{n}", sample=f"q{n}"))
-            for n in range(8)
-        )
-    )
+    configs = [recorder.config(rollout=f"r{n}", sample=f"q{n}") for n in range(8)]
+    outputs = await asyncio.gather(*(agent.ainvoke(asked(n), c) for n, c in enumerate(configs)))
     sink.close()
 
     loaded = load(tmp_path / "traces.jsonl")
@@ -58,15 +54,12 @@ async def test_rollouts_at_once_are_each_recorded_whole_and_apart(model, tmp_pat
     found = {rollout.rollout: rollout for rollout in loaded.rollouts}
     assert len(found) == 8
     for number, output in enumerate(outputs):
-        rollout = found[f"r{number}"]
-        assert rollout.sample == f"q{number}"
-        assert rollout.answer == output["answer"]
-        assert rollout.tokens == output["usage"]["output_tokens"]
-        assert len(rollout.conversations) == output["usage"]["calls"]
-        assert [one.step for one in rollout.conversations] == list(range(output["usage"]["calls"]))
-        assert (
-            decoded(model, rollout.conversations[-1].completion_ids).strip() == output["response"]
-        )
+        rollout, usage = found[f"r{number}"], output["usage"]
+        assert (rollout.sample, rollout.answer) == (f"q{number}", output["answer"])
+        assert rollout.tokens == usage["output_tokens"]
+        assert [one.step for one in rollout.conversations] == list(range(usage["calls"]))
+        last = decoded(model, rollout.conversations[-1].completion_ids)
+        assert last.strip() == output["response"]
         texts = [decoded(model, one.prompt_ids) for one in rollout.conversations]
         assert f"Document {number}." in texts[0]
         assert output["memory"] in texts[-1]

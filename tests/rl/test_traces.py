@@ -21,21 +21,15 @@ def written(path, found):
     return path
 
 
-@pytest.mark.parametrize(
-    ("fields", "said"),
-    [
-        ({"prompt_ids": ()}, "prompt_ids is empty"),
-        ({"completion_ids": (), "logprobs": ()}, "completion_ids is empty"),
-        ({"prompt_ids": (1, -1)}, "token ids"),
-        ({"completion_ids": (4, 5.0)}, "token ids"),
-        ({"logprobs": (-0.5,)}, "1 log-probabilities for 2"),
-        ({"logprobs": (-0.5, float("nan"))}, "finite"),
-        ({"logprobs": (-0.5, float("-inf"))}, "finite"),
-        ({"logprobs": (-0.5, 0.5)}, "at most 0"),
-        ({"logprobs": (-0.5, None)}, "must be numbers"),
-        ({"step": -1}, "must be at least 0"),
-    ],
-)
+@pytest.mark.parametrize(("fields", "said"), [
+    ({"prompt_ids": ()}, "prompt_ids is empty"),
+    ({"completion_ids": (), "logprobs": ()}, "completion_ids is empty"),
+    ({"prompt_ids": (1, -1)}, "token ids"), ({"completion_ids": (4, 5.0)}, "token ids"),
+    ({"logprobs": (-0.5,)}, "1 log-probabilities for 2"),
+    ({"logprobs": (-0.5, float("nan"))}, "finite"), ({"logprobs": (-0.5, float("-inf"))}, "finite"),
+    ({"logprobs": (-0.5, 0.5)}, "at most 0"), ({"logprobs": (-0.5, None)}, "must be numbers"),
+    ({"step": -1}, "must be at least 0"),
+])  # fmt: skip
 def test_a_conversation_that_cannot_be_one_is_refused(fields, said):
     with pytest.raises(TraceError, match=said) as caught:
         conversation(**fields)
@@ -52,12 +46,11 @@ def test_a_reward_that_is_no_finite_number_is_refused_by_the_name_of_its_rollout
 def test_a_rollout_is_put_together_from_its_records():
     (rollout,) = join(records(updates=3, policy=4)).rollouts
 
-    assert [one.step for one in rollout.conversations] == [0, 1, 2, 3]
-    assert [one.final for one in rollout.conversations] == [False, False, False, True]
+    told = [(one.step, one.final) for one in rollout.conversations]
+    assert told == [(0, False), (1, False), (2, False), (3, True)]
     assert (rollout.rollout, rollout.group, rollout.sample) == ("r", "g", "q")
-    assert rollout.answer == "forty"
-    assert (rollout.reward, rollout.policy, rollout.tokens) == (None, 4, 8)
-    assert rollout.memory_tokens == 2
+    assert (rollout.answer, rollout.reward, rollout.policy) == ("forty", None, 4)
+    assert (rollout.tokens, rollout.memory_tokens) == (8, 2)
 
 
 @given(st.randoms(use_true_random=False), st.integers(1, 5))
@@ -67,21 +60,22 @@ def test_records_of_many_rollouts_may_come_in_any_order_and_from_any_file(rng, f
 
     joined = join(one for part in range(files) for one in shuffled[part::files])
 
-    def by_id(rollouts):
-        return sorted(rollouts, key=lambda rollout: rollout.rollout)
-
+    whole, mixed = ({one.rollout: one for one in each.rollouts} for each in (join(found), joined))
     assert not joined.skipped
-    assert by_id(joined.rollouts) == by_id(join(found).rollouts)
+    assert len(joined.rollouts) == len(mixed) == 6
+    assert mixed == whole
 
 
 def test_feedback_may_come_before_or_after_the_end_and_the_last_word_counts(tmp_path):
-    first = written(tmp_path / "a.jsonl", [*records("r1", reward=0.25), Feedback("r1", 0.5)])
-    second = written(tmp_path / "b.jsonl", [Feedback("r1", 1.0), Feedback("r2", -1.0)])
-    third = written(tmp_path / "c.jsonl", records("r2", reward=0.0))
+    files = {
+        "a.jsonl": [*records("r1", reward=0.25), Feedback("r1", 0.5)],
+        "b.jsonl": [Feedback("r1", 1.0), Feedback("r2", -1.0)],
+        "c.jsonl": records("r2", reward=0.0),
+    }
 
-    rewards = {one.rollout: one.reward for one in load([first, second, third]).rollouts}
+    loaded = load([written(tmp_path / name, found) for name, found in files.items()])
 
-    assert rewards == {"r1": 1.0, "r2": -1.0}
+    assert {one.rollout: one.reward for one in loaded.rollouts} == {"r1": 1.0, "r2": -1.0}
 
 
 def skipped(tmp_path, *lines):
@@ -102,28 +96,19 @@ def test_torn_lines_are_skipped_and_counted(tmp_path):
 
 def test_records_of_another_shape_are_skipped_and_counted_by_what_is_wrong(tmp_path):
     good = conversation("other").plain()
-    without_logprobs = {key: value for key, value in good.items() if key != "logprobs"}
+    changed = {"logprobs": None}, {"logprobs": [-1.0]}, {"prompt_ids": "123"}, {"rollout": 7}
 
     found = skipped(
         tmp_path,
-        [1, 2],
-        {"kind": "novel"},
-        {"kind": ["conversation"]},
-        without_logprobs,
-        good | {"logprobs": None},
-        good | {"logprobs": [-1.0]},
-        good | {"prompt_ids": "123"},
-        good | {"rollout": 7},
+        *([1, 2], {"kind": "novel"}, {"kind": ["conversation"]}),
+        {key: value for key, value in good.items() if key != "logprobs"},
+        *(good | change for change in changed),
         {"kind": "end", "rollout": "other"},
         {"kind": "feedback", "rollout": "whole", "reward": "high"},
     )
 
-    assert found == {
-        "record of an unknown kind": 3,
-        "invalid conversation": 5,
-        "invalid end": 1,
-        "invalid feedback": 1,
-    }
+    wrong = {f"invalid {kind}": 1 for kind in ("end", "feedback")}
+    assert found == {"record of an unknown kind": 3, "invalid conversation": 5} | wrong
 
 
 def test_a_record_of_a_later_release_may_have_more_fields(tmp_path):
@@ -135,46 +120,38 @@ def test_a_record_of_a_later_release_may_have_more_fields(tmp_path):
     assert len(load(tmp_path / "a.jsonl").rollouts) == 1
 
 
-@pytest.mark.parametrize(
-    ("found", "reason"),
-    [
-        (records()[:-1], "rollout without an end"),
-        (records()[1:], "rollout with conversations missing"),
-        (records()[-1:], "rollout with conversations missing"),
-        ([Feedback("gone", 1.0)], "feedback on a rollout that is not there"),
-        (
-            [conversation(), conversation(step=1), End("r", 2, "a")],
-            "rollout whose conversations do not fit together",
-        ),
-        (
-            [conversation(), conversation(step=1, final=True, tokenizer="u"), End("r", 2, "a")],
-            "rollout whose conversations do not fit together",
-        ),
-    ],
-)
+APART = "rollout whose conversations do not fit together"
+OTHER = {"step": 1, "final": True, "tokenizer": "u"}
+
+
+@pytest.mark.parametrize(("found", "reason"), [
+    (records()[:-1], "rollout without an end"),
+    (records()[1:], "rollout with conversations missing"),
+    (records()[-1:], "rollout with conversations missing"),
+    ([Feedback("gone", 1.0)], "feedback on a rollout that is not there"),
+    ([conversation(), conversation(step=1), End("r", 2, "a")], APART),
+    ([conversation(), conversation(**OTHER), End("r", 2, "a")], APART),
+])  # fmt: skip
 def test_what_makes_no_whole_rollout_is_counted(found, reason):
     joined = join([*records("whole"), *found])
 
-    assert [one.rollout for one in joined.rollouts] == ["whole"]
-    assert joined.skipped == {reason: 1}
+    assert ([one.rollout for one in joined.rollouts], joined.skipped) == (["whole"], {reason: 1})
 
 
 def test_of_a_rollout_that_was_recorded_twice_the_later_counts_and_it_is_told():
     joined = join([*records(updates=4), *records(updates=1, policy=9)])
 
     (rollout,) = joined.rollouts
-    assert {one.policy for one in rollout.conversations} == {9}
-    assert len(rollout.conversations) == 2
+    assert [one.policy for one in rollout.conversations] == [9, 9]
     assert joined.skipped == {"conversation recorded twice": 2, "end recorded twice": 1}
 
 
 def test_paths_without_traces_are_an_error(tmp_path):
     (tmp_path / "notes.txt").write_text("no traces")
 
-    with pytest.raises(TraceError, match="no traces"):
-        load(tmp_path / "missing.jsonl")
-    with pytest.raises(TraceError, match="no traces"):
-        load(tmp_path)
+    for path in (tmp_path / "missing.jsonl", tmp_path):
+        with pytest.raises(TraceError, match="no traces"):
+            load(path)
 
 
 def test_something_without_a_vocabulary_has_no_fingerprint():
@@ -197,13 +174,13 @@ def test_a_file_gives_back_exactly_what_was_written(tmp_path):
 
 
 def test_several_places_are_read_as_one(tmp_path):
-    half, folder = records("r1"), tmp_path / "more"
+    parts, folder = records("r1"), tmp_path / "more"
     folder.mkdir()
-    written(tmp_path / "a.jsonl", half[:2])
-    written(folder / "b.jsonl", half[2:3])
-    written(folder / "c.jsonl", half[3:])
+    first = written(tmp_path / "a.jsonl", parts[:2])
+    written(folder / "b.jsonl", parts[2:3])
+    written(folder / "c.jsonl", parts[3:])
 
-    assert load([tmp_path / "a.jsonl", folder]) == join(half)
+    assert load([first, folder]) == join(parts)
 
 
 WRITER = """
@@ -234,9 +211,8 @@ def test_a_line_torn_by_a_kill_costs_no_other_record(tmp_path):
     file = tmp_path / "a.jsonl"
     file.write_bytes(json.dumps(conversation("torn").plain()).encode()[:40])
 
-    written(file, records("r1"))
+    loaded = load(written(file, records("r1")))
 
-    loaded = load(file)
     assert [one.rollout for one in loaded.rollouts] == ["r1"]
     assert loaded.skipped == {"torn record": 1}
 

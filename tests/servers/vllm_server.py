@@ -4,8 +4,6 @@ with VLLMServer(tiny_model(tmp_path / "tiny"), tmp_path / "vllm.log") as server:
     ChatEndpoint(model=server.name, base_url=server.base_url)
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import socket
@@ -23,16 +21,7 @@ _LONGEST_START = 240.0
 
 
 class VLLMServer:
-    """Serves a model folder by its name; runs in this interpreter's environment.
-
-    Args:
-        model: folder of the model.
-        log: file that the server's output is added to.
-        options: more of its command line.
-
-    Attributes:
-        name: what requests call the model.
-    """
+    """Serves a model folder by its name, in this interpreter's environment."""
 
     def __init__(self, model: Path, log: Path, *options: str) -> None:
         self.port = free_port()
@@ -60,7 +49,6 @@ class VLLMServer:
         wait_until(self._is_ready, f"vLLM; see {self._log}", _LONGEST_START)
 
     def kill(self) -> None:
-        """End it and its engine's processes as a crash would."""
         if self._process is None:
             return
         with suppress(ProcessLookupError):

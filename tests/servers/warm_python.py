@@ -33,32 +33,18 @@ from importlib import import_module
 from pathlib import Path
 from subprocess import DEVNULL, PIPE, CompletedProcess, TimeoutExpired
 
-COMMAND_LINE = (
-    "memagent_graph.cli.app",
-    "memagent_graph.cli.memory",
-    "memagent_graph.conversation.users",
-    "memagent_graph.evaluation.run",
-    "memagent_graph.graph.build",
-    "memagent_graph.memory.redis",
-    "memagent_graph.memory.stores",
-    "memagent_graph.models.endpoint",
-    "memagent_graph.planning",
-    "memagent_graph.readers.extractive",
-    "memagent_inspector.app",
-    "memagent_inspector.command",
-    "memagent_mcp_server.command",
-    "memagent_mcp_server.http",
-    "memagent_mcp_server.server",
-    "memagent_openai_server.app",
-    "memagent_openai_server.cli",
-    "langgraph.checkpoint.sqlite.aio",
-    "langgraph.store.sqlite",
-    "openai.resources",
-    "rich.progress",
-    "uvicorn.lifespan.on",
-    "uvicorn.loops.auto",
-    "uvicorn.protocols.http.auto",
+_PARTS = (
+    "cli.app cli.memory conversation.users evaluation.run graph.build memory.redis memory.stores "
+    "models.endpoint planning readers.extractive"
 )
+_OTHERS = (
+    "memagent_inspector.app memagent_inspector.command memagent_mcp_server.command "
+    "memagent_mcp_server.http memagent_mcp_server.server memagent_openai_server.app "
+    "memagent_openai_server.cli "
+    "langgraph.checkpoint.sqlite.aio langgraph.store.sqlite openai.resources rich.progress "
+    "uvicorn.lifespan.on uvicorn.loops.auto uvicorn.protocols.http.auto"
+)
+COMMAND_LINE = (*(f"memagent_graph.{name}" for name in _PARTS.split()), *_OTHERS.split())
 """What the commands of `memagent` and the children of tests import."""
 
 TRAINING = ("accelerate", "peft", "transformers.models.qwen2", "memagent_graph.rl.training")

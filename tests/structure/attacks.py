@@ -4,8 +4,6 @@ A search is slow on beginnings in vain at each place, and on runs that two parts
 So each prefix of the expression is repeated, and each part of it that repeats, behind its prefix.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from re import _constants as kinds
@@ -172,11 +170,7 @@ class Attacks:
 
 
 def worst(pattern: re.Pattern | regex.Pattern) -> list[tuple[str, str, str]]:
-    """Return the worst texts for an expression.
-
-    Raises:
-        re.error: It has what neither Python's parser knows nor `plain` replaces.
-    """
+    """Return the worst texts for an expression, or raise what Python's parser does."""
     text = pattern.pattern
     text = text if isinstance(text, str) else text.decode("latin-1")
     return [*Attacks(text, pattern.flags).texts]

@@ -3,8 +3,6 @@
 Each figure has a ceiling, which a change may lower and never raise, and the goal of the design.
 """
 
-from __future__ import annotations
-
 import ast
 import asyncio
 import functools
@@ -38,10 +36,10 @@ class Ceiling(NamedTuple):
 
 CEILINGS = {
     "files a chunk enters, without a store": Ceiling(15, 14),
-    "files a chunk enters, with a store": Ceiling(24, 20),
-    "files a chunk enters, with Redis": Ceiling(28, 26),
-    "files a message enters": Ceiling(12, 8),
-    "files the fold of a message enters": Ceiling(31, 30),
+    "files a chunk enters, with a store": Ceiling(21, 20),
+    "files a chunk enters, with Redis": Ceiling(25, 25),
+    "files a message enters": Ceiling(10, 8),
+    "files the fold of a message enters": Ceiling(30, 30),
     "modules with one importer, in percent": Ceiling(6, 6),
     "import circles, with those of types": Ceiling(0, 0),
     "class names with several meanings": Ceiling(0, 0),
@@ -49,14 +47,13 @@ CEILINGS = {
     "modules in -ing": Ceiling(0, 0),
     "functions named by participles": Ceiling(0, 0),
     "lines of the largest module": Ceiling(500, 500),
-    "modules": Ceiling(140, 130),
-    "lines": Ceiling(43_629, 39_000),
+    "modules": Ceiling(135, 130),
+    "lines": Ceiling(43_572, 39_000),
 }
 
 
 @functools.cache
 def modules() -> dict[str, ast.Module]:
-    """Return the parsed modules of the package by name."""
     return {
         ".".join(file.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): ast.parse(
             file.read_text("utf-8")
@@ -66,7 +63,6 @@ def modules() -> dict[str, ast.Module]:
 
 
 def imports(trees: dict[str, ast.Module]) -> dict[str, set[str]]:
-    """Return the modules that each module imports, for types as well."""
     found: dict[str, set[str]] = {name: set() for name in trees}
     for name, tree in trees.items():
         for node in ast.walk(tree):
@@ -82,14 +78,8 @@ def imports(trees: dict[str, ast.Module]) -> dict[str, set[str]]:
 
 def users_import() -> set[str]:
     """Return the modules that users import: the public names', the guides', the integrations'."""
-    files = [
-        PACKAGE / "__init__.py",
-        *ROOT.glob("*.md"),
-        *ROOT.glob("docs/**/*.md"),
-        *ROOT.glob(".ci/*.py"),
-        *ROOT.glob("examples/**/*.py"),
-        *ROOT.glob("integrations/*/memagent_*/**/*.py"),
-    ]
+    patterns = "*.md docs/**/*.md .ci/*.py examples/**/*.py integrations/*/memagent_*/**/*.py"
+    files = [PACKAGE / "__init__.py", *(f for one in patterns.split() for f in ROOT.glob(one))]
     return {
         name
         for file in files
@@ -116,7 +106,6 @@ def single_importers() -> list[str]:
 
 
 def circles() -> list[list[str]]:
-    """Return the groups of modules that import one another in circles, for types as well."""
     edges = imports(modules())
     reached = {name: {name} for name in edges}
     while True:
@@ -126,10 +115,8 @@ def circles() -> list[list[str]]:
         if wider == reached:
             break
         reached = wider
-    groups = {
-        tuple(sorted(one for one in found if name in reached[one]))
-        for name, found in reached.items()
-    }
+    inner = [[one for one in found if name in reached[one]] for name, found in reached.items()]
+    groups = {tuple(sorted(group)) for group in inner}
     return sorted(list(group) for group in groups if len(group) > 1)
 
 
@@ -160,7 +147,6 @@ def public_names() -> dict[str, set[str]]:
 
 
 def modules_in_ing() -> list[str]:
-    """Return modules that are called by a participle."""
     names = (name.rpartition(".")[2] for name in modules())
     return [name for name in names if name.endswith("ing") and name not in NOUNS]
 
@@ -179,6 +165,17 @@ def participles() -> list[str]:
             if PARTICIPLES.fullmatch(first):
                 found.append(f"{module}.{node.name}")
     return found
+
+
+SHOWN = {
+    "modules with one importer, in percent": single_importers,
+    "import circles, with those of types": circles,
+    "class names with several meanings": class_names,
+    "other public names with several meanings": public_names,
+    "modules in -ing": modules_in_ing,
+    "functions named by participles": participles,
+}
+"""What each figure counts, which a failure lists."""
 
 
 def entered(run: Callable[[], object], events: list[str]) -> None:
@@ -230,7 +227,6 @@ def files_of_a_chunk(store: Any = None) -> list[str]:
 
 
 def files_of_a_message(*, fold: bool) -> list[str]:
-    """Return the files that a message enters when it is observed, or when it is folded."""
     from langchain_core.messages import AIMessage, HumanMessage
     from langgraph.store.memory import InMemoryStore
 
@@ -255,17 +251,11 @@ def files_of_a_message(*, fold: bool) -> list[str]:
 
 
 def static_figures() -> dict[str, int]:
-    """Return the figures that need no run."""
     files = [len(file.read_text("utf-8").splitlines()) for file in PACKAGE.rglob("*.py")]
+    percent = round(100 * len(single_importers()) / len(modules()))
     return {
-        "modules with one importer, in percent": round(
-            100 * len(single_importers()) / len(modules())
-        ),
-        "import circles, with those of types": len(circles()),
-        "class names with several meanings": len(class_names()),
-        "other public names with several meanings": len(public_names()),
-        "modules in -ing": len(modules_in_ing()),
-        "functions named by participles": len(participles()),
+        **{name: len(find()) for name, find in SHOWN.items()},
+        "modules with one importer, in percent": percent,
         "lines of the largest module": max(files),
         "modules": len(files),
         "lines": sum(files),
@@ -273,7 +263,6 @@ def static_figures() -> dict[str, int]:
 
 
 def run_figures(redis_url: str) -> Iterator[tuple[str, int]]:
-    """Yield the figures of runs."""
     from langgraph.store.memory import InMemoryStore
 
     from memagent_graph import RedisStore
@@ -287,7 +276,6 @@ def run_figures(redis_url: str) -> Iterator[tuple[str, int]]:
 
 
 def main() -> None:
-    """Print each figure with its ceiling and its goal."""
     sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
     from servers.redis_server import RedisServer
 

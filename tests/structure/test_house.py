@@ -1,7 +1,5 @@
 """The package's shape gets no worse: each figure stays below its ceiling, which only falls."""
 
-from __future__ import annotations
-
 import ast
 import re
 import subprocess
@@ -9,21 +7,7 @@ import subprocess
 import pytest
 from langgraph.store.memory import InMemoryStore
 from servers.redis_server import RedisServer
-from structure.house import (
-    CEILINGS,
-    PACKAGE,
-    ROOT,
-    circles,
-    class_names,
-    files_of_a_chunk,
-    files_of_a_message,
-    modules_in_ing,
-    participles,
-    public_names,
-    run_figures,
-    single_importers,
-    static_figures,
-)
+from structure import house
 
 from memagent_graph import ReadingConfig
 from memagent_graph.graph.layers import layers_of
@@ -32,49 +16,40 @@ from memagent_graph.readers.extractive import ExtractiveReader
 from memagent_graph.text.tokens import EstimatingTokenizer
 
 WAYS = {
-    "a chunk": lambda: {*files_of_a_chunk()},
-    "a version": lambda: {*files_of_a_chunk(InMemoryStore())} - {*files_of_a_chunk()},
-    "a message": lambda: {*files_of_a_message(fold=False)},
-    "a fold of messages": lambda: {*files_of_a_message(fold=True)},
+    "a chunk": lambda: {*house.files_of_a_chunk()},
+    "a version": lambda: {*house.files_of_a_chunk(InMemoryStore())} - {*house.files_of_a_chunk()},
+    "a message": lambda: {*house.files_of_a_message(fold=False)},
+    "a fold of messages": lambda: {*house.files_of_a_message(fold=True)},
 }
 """What enters the files that CONTRIBUTING.md lists for each way."""
-SHOWN = {
-    "modules with one importer, in percent": single_importers,
-    "import circles, with those of types": circles,
-    "class names with several meanings": class_names,
-    "other public names with several meanings": public_names,
-    "modules in -ing": modules_in_ing,
-    "functions named by participles": participles,
-}
-"""What a failure lists."""
 
 
 @pytest.fixture(scope="module")
 def figures(tmp_path_factory):
     server = RedisServer(tmp_path_factory.mktemp("redis"))
     try:
-        yield {**dict(run_figures(server.url)), **static_figures()}
+        yield {**dict(house.run_figures(server.url)), **house.static_figures()}
     finally:
         server.kill()
 
 
-@pytest.mark.parametrize("name", CEILINGS)
+@pytest.mark.parametrize("name", house.CEILINGS)
 def test_a_figure_of_the_house_stays_below_its_ceiling(name, figures):
-    assert figures[name] <= CEILINGS[name].today, SHOWN.get(name, list)()
+    assert figures[name] <= house.CEILINGS[name].today, house.SHOWN.get(name, list)()
 
 
 def test_every_figure_has_a_ceiling_and_a_goal(figures):
-    assert figures.keys() == CEILINGS.keys()
-    assert all(ceiling.goal <= ceiling.today for ceiling in CEILINGS.values())
+    assert figures.keys() == house.CEILINGS.keys()
+    assert all(ceiling.goal <= ceiling.today for ceiling in house.CEILINGS.values())
 
 
 def run_git(*words):
-    done = subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True, check=False)
+    command = ["git", "-C", house.ROOT, *words]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     return done.stdout if done.returncode == 0 else ""
 
 
 def ceilings_of(commit):
-    """Return the ceilings of a commit by their names."""
     tree = ast.parse(run_git("show", f"{commit}:{HOUSE}"))
     (found,) = (
         node.value
@@ -114,8 +89,7 @@ def test_lines_never_rise_and_another_ceiling_only_by_a_commit_that_says_what_it
 
 
 def map_of_the_package():
-    """Return the sections of the map: the folders, and the ways by name."""
-    contributing = (ROOT / "CONTRIBUTING.md").read_text("utf-8")
+    contributing = (house.ROOT / "CONTRIBUTING.md").read_text("utf-8")
     found = contributing.partition("\n## Map\n")[2].partition("\n## ")[0]
     folders, *ways = found.split("\n### The way of ")
     return folders, dict(way.split("\n", 1) for way in ways)
@@ -126,7 +100,7 @@ def test_the_map_names_every_folder_of_the_package_once():
 
     named = re.findall(r"^\| `(\w+)` \| .+ \|$", folders, re.MULTILINE)
 
-    assert sorted(named) == sorted(file.parent.name for file in PACKAGE.glob("*/__init__.py"))
+    assert sorted(named) == sorted(file.parent.name for file in house.PACKAGE.glob("*/__init__.py"))
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -141,7 +115,7 @@ def test_the_map_lists_the_files_that_are_entered_and_no_other(way):
 
 
 def test_the_picture_and_the_table_of_the_layers_have_them_in_their_order():
-    page = (ROOT / "docs" / "how-it-works.md").read_text("utf-8")
+    page = (house.ROOT / "docs" / "how-it-works.md").read_text("utf-8")
     (down,) = re.findall(r"fold, chunk ─▶ (.+) ─▶ model", page)
     (up,) = re.findall(r"update ◀─ (.+) ◀───", page)
     rows = re.findall(r"^\| `?(\w+)`? \|", page.partition("| layer |")[2], re.MULTILINE)

@@ -4,8 +4,6 @@ A pattern that is quadratic on a text of a stranger stops a server. So all calls
 in our packages are found in their source, and tried on the texts that `attacks.py` makes of them.
 """
 
-from __future__ import annotations
-
 import ast
 import functools
 import importlib

@@ -1,7 +1,5 @@
 """Every claim of docs/security.md has a mutation; `make test-mutations` shows what each breaks."""
 
-from __future__ import annotations
-
 import pytest
 from mutations.mutation import claimed, mutations
 

@@ -1,7 +1,5 @@
 """What all distributions have in common; `make test-release` builds and installs them."""
 
-from __future__ import annotations
-
 import re
 import tomllib
 from pathlib import Path

@@ -36,9 +36,9 @@ from memagent_graph.errors import (
 )
 from memagent_graph.sync import to_thread
 from memagent_graph.text import converter, ocr
+from memagent_graph.text.conversion import FORMATS
 from memagent_graph.text.converter import Converter
 from memagent_graph.text.files import open_source
-from memagent_graph.text.formats import FORMATS
 from memagent_graph.text.pdf import read_pdf
 from memagent_graph.text.source import skips_of
 

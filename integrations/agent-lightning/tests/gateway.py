@@ -4,8 +4,6 @@ For tests of the worker, which meets this gateway only. `test_gateway.py` runs `
 Agent Lightning's own, which needs Python 3.12, in processes that its controller starts.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 from typing import Any, Self
@@ -21,15 +19,10 @@ _PROXY = "/proxy/rollout/{name}/attempt/0/mode/{mode}/openai/v1/chat/completions
 
 
 class Gateway:
-    """Answers on a real socket.
+    """Answers on a real socket; `reply` makes the policy's reply of a prompt.
 
-    Args:
-        reply: from a prompt to the policy's reply.
-        hold: calls of the policy that wait until so many are there at once.
-
-    Attributes:
-        rollouts: by id, each with its task, `state`, `rewards` and the `calls` of the policy.
-        most: calls of the policy at once, at most.
+    Calls of the policy wait until there are `hold` at once, and `most` is how many there were. Of
+    each rollout it keeps the task, `state`, `rewards` and the `calls` of the policy.
     """
 
     def __init__(self, reply: Callable[[str], str], *, hold: int = 0) -> None:

@@ -14,7 +14,7 @@ from memagent_agent_lightning import MemAgentRollout, ReadingTask, rollout
 from memagent_agent_lightning.tasks import write_tasks
 from memagent_graph import ReadingConfig
 from memagent_graph.errors import ConfigurationError
-from memagent_graph.rl.settings import GRPOSettings
+from memagent_graph.rl.grpo import GRPOSettings
 from memagent_graph.text.tokens import load_tokenizer
 
 RECIPE = Path(__file__).parents[1] / "recipes" / "qwen2.5-7b.yaml"
@@ -55,7 +55,7 @@ def set_up(monkeypatch, policy, gateway, **task):
 
 
 @pytest.mark.parametrize(("truth", "reward"), [("6:40", 1.0), ("7:15", 0.0)])
-async def test_the_reward_of_a_reading_is_posted_to_the_gateway(
+async def test_the_reward_is_posted_to_the_gateway(
     truth, reward, monkeypatch, policy, gateway, tmp_path
 ):
     (tmp_path / "vault.txt").write_text(TEXT)
@@ -71,9 +71,7 @@ async def test_the_reward_of_a_reading_is_posted_to_the_gateway(
     assert keys == {"Bearer secret"}
 
 
-async def test_a_rollout_whose_policy_cannot_be_asked_reports_no_reward(
-    monkeypatch, policy, gateway
-):
+async def test_a_rollout_whose_policy_does_not_answer_has_no_reward(monkeypatch, policy, gateway):
     set_up(monkeypatch, policy, gateway, answers=["6:40"], document=TEXT)
     policy.script = [400]
 
@@ -87,12 +85,11 @@ async def test_silence_is_worth_what_an_empty_answer_is():
     task = ReadingTask(question=QUESTION, answers=("6:40",), document="The vault opens at 6:40.")
 
     with closing(OpenAIServer(lambda _body: "")) as silent:
-        worth = await rollout(
-            task,
-            silent.base_url,
-            config=SMALL,
-            reward=lambda answer, _truths: 0.25 if answer == "" else 1.0,
-        )
+
+        def reward(answer, _truths):
+            return 0.25 if answer == "" else 1.0
+
+        worth = await rollout(task, silent.base_url, config=SMALL, reward=reward)
 
     assert worth == 0.25
 
@@ -105,7 +102,7 @@ async def test_silence_is_worth_what_an_empty_answer_is():
         ({"answers": [], "document": "d"}, "answers: Tuple should have at least 1 item"),
     ],
 )
-async def test_what_is_no_task_is_refused_before_anything_is_read(
+async def test_what_is_no_task_is_refused_before_a_reading(
     task, said, monkeypatch, policy, gateway
 ):
     set_up(monkeypatch, policy, gateway, **task)
@@ -144,16 +141,12 @@ def test_the_recipe_has_room_for_the_longest_conversation_and_the_paper_s_settin
     assert recipe["algorithm"]["norm_adv_by_std_in_grpo"] == paper.scale_advantages
     weights = recipe["algorithm"]["rollout_correction"]
     assert weights == {"rollout_is": "token", "rollout_is_threshold": paper.importance_cap}
-    assert (sampling["n"], recipe["data"]["train_batch_size"], sampling["temperature"]) == (
-        16,
-        128,
-        1.0,
-    )
+    batch = (sampling["n"], recipe["data"]["train_batch_size"], sampling["temperature"])
+    assert batch == (16, 128, 1.0)
     assert (recipe["trainer"]["nnodes"], recipe["trainer"]["n_gpus_per_node"]) == (4, 8)
 
 
 def started(module, *words):
-    """A command of this package, as a user starts it."""
     command = [sys.executable, "-m", f"memagent_agent_lightning.{module}", *words]
     return warm_python(*COMMAND_LINE).run(command, env={**os.environ, "AGL_KEY": "secret"})
 
@@ -175,18 +168,14 @@ def test_a_command_that_cannot_do_it_says_why_in_one_line(tmp_path):
 
 def questions():
     """A small file of HotpotQA's form."""
-    return [
-        {
-            "question": f"Who built mill {n}?",
-            "answer": f"Builder {n}",
-            "supporting_facts": [[f"Mill {n}", 0]],
-            "context": [
-                [f"Mill {n}", [f"Mill {n} was built by Builder {n}."]],
-                [f"Sea {n}", [f"{TEXT} That was sea {n}."]],
-            ],
-        }
-        for n in range(4)
-    ]
+
+    def about(n):
+        mill = [f"Mill {n}", [f"Mill {n} was built by Builder {n}."]]
+        context = [mill, [f"Sea {n}", [f"{TEXT} That was sea {n}."]]]
+        asked = {"question": f"Who built mill {n}?", "answer": f"Builder {n}"}
+        return {**asked, "supporting_facts": [[f"Mill {n}", 0]], "context": context}
+
+    return [*map(about, range(4))]
 
 
 def test_tasks_are_written_with_their_evidence_among_distractors(tmp_path):

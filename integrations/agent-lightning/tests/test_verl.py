@@ -18,8 +18,7 @@ from verl.model_merger.__main__ import main as merge
 from verl.trainer.main_ppo import need_critic, need_reference_policy, validate_config
 
 from memagent_graph.cli.app import app
-from memagent_graph.rl.grpo import Baseline, grpo_loss, make_training_rows
-from memagent_graph.rl.settings import GRPOSettings
+from memagent_graph.rl.grpo import Baseline, GRPOSettings, grpo_loss, make_training_rows
 from memagent_graph.rl.traces import fingerprint
 from memagent_graph.rl.trainer import collate, score
 
@@ -153,14 +152,8 @@ def test_a_checkpoint_is_evaluated_by_one_command(step, tmp_path):
     row = {"question": "Who signed?", "answers": ["Ann"], "title": "", "text": "Ann signed. " * 300}
     (tmp_path / "asked.jsonl").write_text(json.dumps(row))
     given += ["--tasks", f"qa:{tmp_path / 'asked.jsonl'}", "--set", "chunk_tokens=400"]
-    given += [
-        "--set",
-        "memory_tokens=16",
-        "--set",
-        "answer_tokens=16",
-        "--out",
-        str(tmp_path / "results"),
-    ]
+    given += ["--set", "memory_tokens=16", "--set", "answer_tokens=16"]
+    given += ["--out", str(tmp_path / "results")]
     done = CliRunner().invoke(app, ["eval", *given])
 
     assert done.exit_code == 0, done.output

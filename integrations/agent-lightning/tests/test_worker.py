@@ -12,11 +12,8 @@ from gateway import Gateway
 
 SMALL = ReadingConfig(chunk_tokens=200, memory_tokens=100, retry_interval=0.01, max_attempts=2)
 FILLER = "It rained over the harbour again, and nobody minded. " * 30
-TASK = {
-    "question": "When does the vault open?",
-    "answers": ["6:40"],
-    "document": f"{FILLER}\n\nThe vault opens at 6:40.\n\n{FILLER}",
-}
+TEXT = f"{FILLER}\n\nThe vault opens at 6:40.\n\n{FILLER}"
+TASK = {"question": "When does the vault open?", "answers": ["6:40"], "document": TEXT}
 
 
 def knows(prompt):

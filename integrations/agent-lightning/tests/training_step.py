@@ -4,8 +4,6 @@ What needs a GPU is left out or replaced, and nothing else: the replicas of vLLM
 functions (by those that verl has for other hardware), counters of memory, and pinned memory.
 """
 
-from __future__ import annotations
-
 import os
 import socket
 from contextlib import contextmanager
@@ -132,14 +130,10 @@ def _response(conversation):
 
 @dataclass
 class Update:
-    """One optimizer step of verl's.
+    """One optimizer step of verl's, with the weights before it.
 
-    Attributes:
-        weights: before it, by name.
-        rows: which conversations it was of: number of the rollout, and of the conversation.
-        loss: summed over its micro-batches.
-        micro_batches: how many there were.
-        gradient: by name, before it is clipped.
+    Its rows are numbers of a rollout and of a conversation in it; its loss is summed over its
+    micro-batches, and its gradient is that before it is clipped.
     """
 
     weights: dict
@@ -150,18 +144,10 @@ class Update:
 
 
 class TrainingStep(AgentLightningRayPPOTrainer):
-    """Agent Lightning's trainer, without Ray and vLLM.
+    """Agent Lightning's trainer, without Ray and vLLM, on rollouts that were recorded.
 
-    Args:
-        recipe: of `small_recipe`.
-        rollouts: recorded, group after group, each of as many as the recipe has.
-        url: of the gateway.
-        reference: folder of the model that the divergence is measured from.
-
-    Attributes:
-        batch: what was trained on.
-        updates: the optimizer steps.
-        metrics: Agent Lightning's and verl's own.
+    Groups follow one another, and have as many as the recipe; the divergence is measured from the
+    model in the folder `reference`. It keeps its optimizer steps, its metrics, and the batch.
     """
 
     def __init__(self, recipe, rollouts, url, *, reference):

@@ -19,8 +19,8 @@ from memagent_graph.errors import (
     StoreError,
 )
 from memagent_graph.memory.bank import MemoryBank
-from memagent_graph.memory.circuit import store_seconds
 from memagent_graph.memory.items import NAMESPACE
+from memagent_graph.memory.store import store_seconds
 from memagent_http.access import LOCAL, Guard
 from memagent_http.refusals import methods_of
 from memagent_inspector import calls, pages, readings, users

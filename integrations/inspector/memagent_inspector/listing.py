@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Literal
 from langgraph.store.base import SearchOp
 
 from memagent_graph.errors import BadRecordError, MemoryNotFoundError
-from memagent_graph.memory import chain
+from memagent_graph.memory.bank import answers_of
+from memagent_graph.memory.items import find_versions
 from memagent_graph.memory.version import MemoryVersion
 from memagent_graph.readers.base import Usage
 from memagent_inspector.history import Coverage
@@ -16,8 +17,7 @@ from memagent_inspector.history import Coverage
 if TYPE_CHECKING:
     from langgraph.store.base import Item
 
-    from memagent_graph.memory.bank import MemoryBank
-    from memagent_graph.memory.chain import KeptAnswer
+    from memagent_graph.memory.bank import KeptAnswer, MemoryBank
 
 _LOOKED_AT = 200
 """Versions of a reading under way of which the newest is taken, where nothing points to it."""
@@ -41,7 +41,7 @@ async def find(bank: MemoryBank, reference: str) -> Subject:
     ids = await bank.keys(bank.members(reference))
     if not ids:
         return Subject(reference, "version", await bank.aget(reference))
-    found = await chain.find_versions(bank, ids[-_LOOKED_AT:], refresh=False)
+    found = await find_versions(bank, ids[-_LOOKED_AT:], refresh=False)
     known = [version for version in found if isinstance(version, MemoryVersion)]
     if not known:
         message = f"No version of {reference!r} can be read."
@@ -143,9 +143,9 @@ async def _rows(bank: MemoryBank, items: list[Item | BadRecordError]) -> list[tu
     ids = [
         "" if isinstance(item, BadRecordError) else str(item.value.get("version")) for item in items
     ]
-    found = await chain.find_versions(bank, ids, refresh=False)
+    found = await find_versions(bank, ids, refresh=False)
     known = [version for version in found if isinstance(version, MemoryVersion)]
-    answers = await chain.answers_of(bank, known)
+    answers = await answers_of(bank, known)
     rows = []
     for item, version in zip(items, found, strict=True):
         if isinstance(version, MemoryVersion) and not isinstance(item, BadRecordError):

@@ -9,7 +9,8 @@ from starlette.exceptions import HTTPException
 from starlette.responses import RedirectResponse, Response
 
 from memagent_graph.errors import MemoryConflictError, MemoryNotFoundError, StoreError
-from memagent_graph.memory.chain import answers_of, newest_edit
+from memagent_graph.memory.bank import answers_of
+from memagent_graph.memory.items import newest_edit
 from memagent_inspector.door import fields_of, form_of
 from memagent_inspector.facts import facts_page, is_facts, lines_of
 from memagent_inspector.history import Coverage, compare, describe, list_steps, side

@@ -1,7 +1,5 @@
 """Memories to inspect, and visitors without a browser."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from html import unescape
@@ -22,6 +20,15 @@ from memagent_graph.text.files import open_source
 
 HERE = "http://127.0.0.1:8765"
 TOKEN = "a token that is long enough"
+FACTS = [
+    "Lease 7 | rent | 900 euros | since 2020; until 2022; replaced",
+    "Lease 7 | rent | 950 euros | since 2022",
+    "Lease 7 | tenant | Nora Brand",
+    "Nora Brand | works at | Acme",
+    "Moon | seat | here | disputed",
+    "Moon | seat | there | disputed",
+    "Lease 7 | landlord | Bo Zorn | replaces Bo Lund",
+]
 
 
 def visitor(app, base_url=HERE, **options) -> TestClient:
@@ -32,6 +39,21 @@ def visitor(app, base_url=HERE, **options) -> TestClient:
 
 def at(path: str, **fields: object) -> str:
     return f"{path}?{urlencode(fields)}"
+
+
+def pages(name: str, old: MemoryVersion, new: MemoryVersion) -> list[str]:
+    """The pages of a memory that had these versions."""
+    kinds = ("memory", "reading", "edit", "forget", "forget/document")
+    return [
+        *(at(f"/{kind}", of=name) for kind in kinds),
+        at("/memory", of=name, version=old.id),
+        at("/compare", of=name, before=old.id, after=new.id),
+        at("/rollback", of=name, to=old.id),
+    ]
+
+
+def user_pages(name: str) -> list[str]:
+    return ["/users", *(at(f"/user{kind}", of=name) for kind in ("", "/forget", "/edit"))]
 
 
 def follow(page: TestClient, path: str) -> Iterator[str]:
@@ -89,9 +111,5 @@ def place_in(file: Path, statement: str, *, name: str | None = None) -> dict[str
     start = source.read(0, source.length).index(statement)
     found = source.locate(start)
     evidence = Evidence(statement, name or file.name, found.line, start, start + len(statement))
-    return {
-        "digest": source.digest,
-        "name": name or file.name,
-        "length": source.length,
-        "evidence": (evidence,),
-    }
+    told = {"digest": source.digest, "name": name or file.name, "length": source.length}
+    return told | {"evidence": (evidence,)}

@@ -39,9 +39,7 @@ def test_a_page_of_another_site_can_only_link_here(page):
     assert page.get("/", headers=link).status_code == 200
 
 
-@pytest.mark.parametrize(
-    "host", ["evil.example", "evil.example:8765", "127.0.0.1.evil.example", ""]
-)
+@pytest.mark.parametrize("host", ["evil.example", "evil.example:80", "127.0.0.1.evil.example", ""])
 def test_a_rebound_name_is_refused_without_a_token(page, host):
     answer = page.get("/", headers={"host": host, "origin": f"http://{host}"})
 
@@ -71,9 +69,7 @@ def test_a_refused_method_is_answered_with_all_that_the_page_has(page, method, p
     assert answer.headers.get("allow") == (None if method in allowed else allowed)
 
 
-@pytest.mark.parametrize(
-    "path", ["/", "/memory?of=none", "/assets/htmx.min.js", "/nowhere", "/edit"]
-)
+@pytest.mark.parametrize("path", ["/", "/memory?of=x", "/assets/htmx.min.js", "/nowhere", "/edit"])
 def test_every_answer_forbids_scripts_styles_frames_and_hosts_of_others(page, path):
     headers = page.get(path).headers
 
@@ -139,9 +135,7 @@ def test_tokens_cannot_be_tried_in_a_header_either(store):
         assert client.post("/login", data={"token": TOKEN}).status_code == 429
 
 
-@pytest.mark.parametrize(
-    "place", ["//evil.example", "https://evil.example", "/\\evil.example", "x"]
-)
+@pytest.mark.parametrize("place", ["//evil.example", "http://evil.example", "/\\evil.example", "x"])
 def test_nobody_is_led_elsewhere_after_the_token(store, place):
     with visitor(create_app(store, token=TOKEN)) as client:
         answer = client.post("/login", data={"token": TOKEN, "next": place})
@@ -197,18 +191,15 @@ async def test_a_form_that_comes_too_slowly_is_given_up(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("path", "status"),
+    ("status", "paths"),
     [
-        ("/memory", 400),
-        ("/?start=-1", 400),
-        ("/?start=x", 400),
-        ("/?start=99999999999", 400),
-        ("/passage?version=none&evidence=x", 404),
-        ("/compare?before=a", 404),
-        ("/memory?of=nothing", 404),
-        ("/nowhere", 404),
-        ("/login", 404),
+        (400, "/memory /?start=-1 /?start=x /?start=99999999999"),
+        (
+            404,
+            "/passage?version=none&evidence=x /compare?before=a /memory?of=nothing /nowhere /login",
+        ),
     ],
 )
-def test_what_cannot_be_understood_or_found_is_refused(page, path, status):
-    assert page.get(path).status_code == status
+def test_what_cannot_be_understood_or_found_is_refused(page, status, paths):
+    found = {path: page.get(path).status_code for path in paths.split()}
+    assert found == dict.fromkeys(found, status)

@@ -4,23 +4,13 @@ import re
 
 import pytest
 from fixed_readers import fact_model
-from inspecting import at, store_memory, text_of
+from inspecting import FACTS, at, store_memory, text_of
 from langchain_core.messages import HumanMessage
 from test_hostile import HOSTILE, check
 
 from memagent_graph import ConversationMemory, Facts
 from memagent_graph.evidence.places import Evidence, Unsupported
 from memagent_inspector.facts import is_facts
-
-LINES = [
-    "Lease 7 | rent | 900 euros | since 2020; until 2022; replaced",
-    "Lease 7 | rent | 950 euros | since 2022",
-    "Lease 7 | tenant | Nora Brand",
-    "Nora Brand | works at | Acme",
-    "Moon | seat | here | disputed",
-    "Moon | seat | there | disputed",
-    "Lease 7 | landlord | Bo Zorn | replaces Bo Lund",
-]
 
 
 def drawn(html):
@@ -34,9 +24,9 @@ def names_in(svg):
 
 @pytest.fixture
 def facts(bank):
-    evidence = (Evidence(LINES[1], "lease.txt", 3, 0, 5),)
-    marks = (Unsupported(LINES[3], ("Acme",)),)
-    store_memory(bank, "lease", "\n".join(LINES), evidence=evidence, unsupported=marks)
+    evidence = (Evidence(FACTS[1], "lease.txt", 3, 0, 5),)
+    marks = (Unsupported(FACTS[3], ("Acme",)),)
+    store_memory(bank, "lease", "\n".join(FACTS), evidence=evidence, unsupported=marks)
 
 
 def test_the_neighbourhood_of_a_name_is_drawn_with_two_hops(page, facts):
@@ -110,9 +100,8 @@ def test_a_drawing_of_many_facts_has_an_end(page, bank):
 
 def test_the_facts_of_a_user_are_shown_with_the_times_of_their_messages(page, store):
     memory = ConversationMemory(fact_model(), store=store, schema=Facts)
-    said = HumanMessage(
-        "I live in Husum.", id="1", additional_kwargs={"told_at": "2026-03-05T10:00"}
-    )
+    told = {"told_at": "2026-03-05T10:00"}
+    said = HumanMessage("I live in Husum.", id="1", additional_kwargs=told)
     memory.save([said], user="ann", thread="monday")
 
     shown = page.get(at("/user", of="ann")).text
@@ -126,6 +115,6 @@ def test_the_facts_of_a_user_are_shown_with_the_times_of_their_messages(page, st
 
 
 def test_a_memory_is_one_of_facts_if_each_line_is_one():
-    assert is_facts("\n".join(LINES[2:4]))
-    assert not is_facts(f"{LINES[2]}\nAnna likes tea.")
+    assert is_facts("\n".join(FACTS[2:4]))
+    assert not is_facts(f"{FACTS[2]}\nAnna likes tea.")
     assert not is_facts("")

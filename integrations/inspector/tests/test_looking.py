@@ -114,9 +114,8 @@ def test_a_memory_is_shown_as_statements_with_their_places(page, bank, documents
 def test_a_statement_leads_to_the_document_that_brought_it_not_the_last_one(page, bank, documents):
     (documents / "lease.txt").write_text(LEASE)
     (documents / "water.txt").write_text("Bob pays.")
-    first = make_version(
-        "Ann pays 900 euros.", **place_in(documents / "lease.txt", "Ann pays 900 euros.")
-    )
+    told = place_in(documents / "lease.txt", "Ann pays 900 euros.")
+    first = make_version("Ann pays 900 euros.", **told)
     assert bank.advance("rent", first, expected=None)
     other = place_in(documents / "water.txt", "Bob pays.")
     second = make_version("Ann pays 900 euros.\nBob pays.", 2, before=first, **other)
@@ -157,16 +156,14 @@ def test_a_document_that_is_another_or_gone_leaves_the_stored_place(page, bank, 
     assert "secret" not in html
 
 
-@pytest.mark.parametrize(
-    "name", ["../secret.txt", "/{}/secret.txt", "link.txt", ".hidden.txt", "a\0b"]
-)
+@pytest.mark.parametrize("name", ["../secret.txt", "/{}/secret.txt", "link.txt", ".hidden", "a\0b"])
 def test_a_store_cannot_make_the_inspector_open_what_lies_elsewhere(
     page, bank, documents, tmp_path, name
 ):
     secret = tmp_path / "secret.txt"
     secret.write_text("The secret is 42.")
     (documents / "link.txt").symlink_to(secret)
-    (documents / ".hidden.txt").write_text("The secret is 42.")
+    (documents / ".hidden").write_text("The secret is 42.")
     told = place_in(secret, "The secret is 42.", name=name.format(tmp_path))
     (made,) = store_memory(bank, "spy", "The secret is 42.", **told)
 
@@ -207,7 +204,6 @@ def test_an_export_is_what_import_reads(page, bank, tmp_path):
 
 
 def lanes_in(html: str) -> list[str]:
-    """What each lane of a page says that was done."""
     return re.findall(r'<span class="lane-title">([^<]+)</span>', html)
 
 
@@ -219,11 +215,9 @@ def test_what_was_skimmed_after_a_folds_last_section_is_in_its_lane(page, store)
     listed = page.get("/?kind=readings").text
     key = unescape(re.search(r'href="/memory\?of=([^"]+)"', listed)[1])
 
-    assert lanes_in(page.get(f"/reading?of={key}").text) == [
-        "Fold 1: 1 span skimmed, 1 section read",
-        "Fold 2: 1 span skimmed, 1 section read",
-        "Merges: 1 merge, 2 spans skimmed",
-    ]
+    fold = "1 span skimmed, 1 section read"
+    expected = [f"Fold 1: {fold}", f"Fold 2: {fold}", "Merges: 1 merge, 2 spans skimmed"]
+    assert lanes_in(page.get(f"/reading?of={key}").text) == expected
 
 
 def test_many_folds_share_a_lane(page, bank):
@@ -298,9 +292,7 @@ def test_a_history_shows_the_lines_that_changed_and_sections_without_news_as_one
 
     html = text_of(page.get("/history?of=rent"))
 
-    assert re.findall(r'name="after" value="(\w+)"', html) == [
-        made[number].id for number in (4, 3, 0)
-    ]
+    assert re.findall(r'name="after" value="(\w+)"', html) == [made[n].id for n in (4, 3, 0)]
     assert "Sections 2 to 4, nothing new" in html
     assert re.search(r"<ins>\s*Zoe pays.</ins>", html)
     assert html.count("Tenant 7 pays.") == 1  # by the first section
@@ -322,14 +314,11 @@ def test_the_cost_of_readings_is_added_up(page, store):
 
 def test_recorded_calls_are_shown_with_their_prompts_and_what_failed(store, tmp_path):
     file = tmp_path / "calls.jsonl"
-    model = ScriptedChatModel(
-        TransientModelError("Slow down."), "- Ann <b>signed</b>.", "\\boxed{Ann}"
-    )
+    model = ScriptedChatModel(TransientModelError("Slow."), "- Ann <b>signed</b>.", "\\boxed{Ann}")
     agent = create_memagent(model, config=ReadingConfig(retry_interval=0.01))
     recorder = TraceRecorder(JSONLinesSink(str(file)))
-    agent.invoke(
-        {"question": "Who signed?", "document": LEASE}, recorder.config(rollout="request-17")
-    )
+    asked = {"question": "Who signed?", "document": LEASE}
+    agent.invoke(asked, recorder.config(rollout="request-17"))
 
     with visitor(create_app(store, recorded=[file])) as page:
         listed = text_of(page.get("/calls"))
@@ -338,7 +327,7 @@ def test_recorded_calls_are_shown_with_their_prompts_and_what_failed(store, tmp_
     assert "request-17" in listed
     assert "3 calls" in listed
     assert "1 failed" in listed
-    assert "Slow down." in shown
+    assert "Slow." in shown
     assert "- Ann &lt;b&gt;signed&lt;/b&gt;." in shown
     assert shown.count("Ann pays 900 euros.") >= 2  # in the prompts of both attempts
 

@@ -4,7 +4,7 @@ import json
 import re
 
 import pytest
-from inspecting import at, remember, text_of, walk
+from inspecting import at, remember, text_of, user_pages, walk
 from langchain_core.messages import HumanMessage
 from test_hostile import HOSTILE, check
 
@@ -63,11 +63,8 @@ def test_proposals_are_accepted_and_refused(page, store):
     refused = page.post("/user/decide", data={"of": "ann", "refuse": pin})
     again = page.post("/user/decide", data={"of": "ann", "accept": pin})
     late = page.post("/user/decide", data={"of": "ann", "accept": sail})
-    foreign = page.post(
-        "/user/decide",
-        data={"of": "ann", "accept": sail},
-        headers={"origin": "https://evil.example"},
-    )
+    of_sail, evil = {"of": "ann", "accept": sail}, {"origin": "https://evil.example"}
+    foreign = page.post("/user/decide", data=of_sail, headers=evil)
 
     shown = " ".join(re.findall(r"<ins>([^<]+)</ins>", html))
     assert all(text in shown for text in ("I breed emus.", "My PIN is yoghurt.", "I sail."))
@@ -136,14 +133,7 @@ def test_a_person_is_forgotten_after_a_look_at_what_goes(page, store):
 def test_hostile_people_and_messages_are_shown_and_do_nothing(page, store, text):
     remember(store, text, text, thread=text).edit(text, f"{text}\nmore", by=text)
 
-    for path in (
-        "/users",
-        at("/users", words=text),
-        at("/user", of=text),
-        at("/user/forget", of=text),
-        at("/user/edit", of=text),
-        at("/user", of=f"no {text}"),
-    ):
+    for path in (*user_pages(text), at("/users", words=text), at("/user", of=f"no {text}")):
         answer = page.get(path)
         assert answer.status_code in {200, 404}, path
         check(answer.text)

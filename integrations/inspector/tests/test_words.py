@@ -35,7 +35,6 @@ def test_the_pieces_of_a_line_are_the_line(lines, data):
 
     found = lines_of(make_version("\n".join(lines), evidence=evidence))
 
-    assert ["".join(piece.text for piece in line) for line in found] == [
-        line for line in lines if line.strip()
-    ]
+    shown = ["".join(piece.text for piece in line) for line in found]
+    assert shown == [line for line in lines if line.strip()]
     assert all(piece.text in known for line in found for piece in line if piece.evidence)

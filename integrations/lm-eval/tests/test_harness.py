@@ -23,32 +23,21 @@ from memagent_graph.text.tokens import EstimatingTokenizer, load_tokenizer
 from memagent_lm_eval import MemAgentLM, split
 
 COUNTER = EstimatingTokenizer()
+LENGTHS = '{"max_seq_lengths":[4096]}'
 
 
 @pytest.mark.parametrize(
-    ("prompt", "question"),
+    ("document", "question"),
     [
-        (
-            "Some numbers are hidden below.\nThe grass is green.\nWhat are all of them?",
-            "What are all of them?",
-        ),
-        (
-            "Remember.\n\nVAR A = 1\nQuestion: Find all variables. Answer: they are",
-            "Question: Find all variables. Answer: they are",
-        ),
-        (
-            "Answer from the passages.\n\nWho? asked a boy.\n\nQuestion: Who is it?\nAnswer:",
-            "Question: Who is it?\nAnswer:",
-        ),
-        ("A report.\n\nIt rained.\n\nSum it up in one line.", "Sum it up in one line."),
-        ("A text.\nWhere is it?\nThe place is", "Where is it?\nThe place is"),
+        ("Some numbers are hidden below.\nThe grass is green.\n", "What are all of them?"),
+        ("Remember.\n\nVAR A = 1\n", "Question: Find all variables. Answer: they are"),
+        ("Answer from the passages.\n\nWho? asked a boy.\n\n", "Question: Who is it?\nAnswer:"),
+        ("A report.\n\nIt rained.\n\n", "Sum it up in one line."),
+        ("A text.\n", "Where is it?\nThe place is"),
     ],
 )
-def test_the_question_is_what_the_rules_say(prompt, question):
-    document, found = split(prompt, COUNTER)
-
-    assert found == question
-    assert document == prompt.removesuffix(question)
+def test_the_question_is_what_the_rules_say(document, question):
+    assert split(document + question, COUNTER) == (document, question)
 
 
 @pytest.mark.parametrize("prompt", ["", "Who is it?", "Tell me a joke."])
@@ -65,17 +54,11 @@ def test_the_parts_are_the_prompt_and_the_question_keeps_its_budget(prompt, budg
 
 
 def harness(folder, *words):
-    """The harness as a user starts it."""
     hub = {"HF_HUB_OFFLINE": "1", "HF_HOME": str(folder / "hub")}
-    return subprocess.run(
-        [sys.executable, few_samples.__file__, "run", "--model", "memagent", *map(str, words)],
-        cwd=folder,
-        env={**os.environ, **hub, "PYTHONPATH": os.pathsep.join(sys.path)},
-        capture_output=True,
-        text=True,
-        timeout=1000,
-        check=False,
-    )
+    command = [sys.executable, few_samples.__file__, "run", "--model", "memagent", *map(str, words)]
+    env = {**os.environ, **hub, "PYTHONPATH": os.pathsep.join(sys.path)}
+    options = {"capture_output": True, "text": True, "timeout": 1000}
+    return subprocess.run(command, cwd=folder, env=env, check=False, **options)
 
 
 def logged(folder, task):
@@ -106,12 +89,10 @@ def test_ruler_runs_offline_and_scores_as_our_own_evaluation_does(tmp_path):
     tasks = ["niah_single_1", "niah_multikey_2", "niah_multikey_3"]
     tasks += ["ruler_vt", "ruler_cwe", "ruler_fwe"]
 
-    done = harness(
-        tmp_path,
-        *("--model_args", f"model=extractive,tokenizer={tokenizer},chunk_tokens=600"),
-        *("--tasks", ",".join(tasks), "--limit", COUNT, "--log_samples", "--output_path", "out"),
-        *("--metadata", '{"max_seq_lengths":[4096]}'),
-    )
+    arguments = ("--model_args", f"model=extractive,tokenizer={tokenizer},chunk_tokens=600")
+    chosen = ("--tasks", ",".join(tasks), "--limit", COUNT, "--metadata", LENGTHS)
+    logs = ("--log_samples", "--output_path", "out")
+    done = harness(tmp_path, *arguments, *chosen, *logs)
 
     assert done.returncode == 0, done.stderr[-3000:]
     counter = load_tokenizer(str(tokenizer))

@@ -1,5 +1,6 @@
 import sys
 import threading
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -21,7 +22,6 @@ def mode(transport):
 
 @pytest.fixture
 def books(tmp_path):
-    """A root with a file."""
     folder = tmp_path / "books"
     folder.mkdir()
     (folder / "a.txt").write_text("The vault opens at 6:40.")
@@ -31,6 +31,14 @@ def books(tmp_path):
 @pytest.fixture
 def options(books):
     return ["--root", books, "--store", "none", "--model", "extractive"]
+
+
+@pytest.fixture
+def connect(transport, mode, options, tmp_path):
+    """Connect the official client to a server with these options."""
+    from mcp_serving import connected
+
+    return partial(connected, transport, mode, tmp_path / "log", *options)
 
 
 @pytest.fixture

@@ -21,16 +21,9 @@ from memagent_mcp_server.http import HTTPServer, create_app
 PYTHON = warm_python(*COMMAND_LINE)
 COMMAND = [sys.executable, "-m", "memagent_graph", "mcp"]
 PING = {"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {}}
-INITIALIZE = {
-    "jsonrpc": "2.0",
-    "id": 1,
-    "method": "initialize",
-    "params": {
-        "protocolVersion": "2025-06-18",
-        "capabilities": {},
-        "clientInfo": {"name": "test", "version": "1"},
-    },
-}
+CLIENT = {"capabilities": {}, "clientInfo": {"name": "test", "version": "1"}}
+BEGIN = {"protocolVersion": "2025-06-18", **CLIENT}
+INITIALIZE = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": BEGIN}
 ACCEPT = {"accept": "application/json, text/event-stream"}
 
 
@@ -41,7 +34,6 @@ def environment(**more):
 
 @contextmanager
 def http_server(log, *options, command=COMMAND, **env):
-    """Serves on a free port; yields the URL and the process."""
     words = [*command[1:], *options]
     with http_process(*words, log=log, env=environment(**env)) as (url, process):
         yield f"{url}/mcp", process

@@ -5,8 +5,6 @@ import pytest
 from mcp_serving import ACCEPT, COMMAND, INITIALIZE, PING, PYTHON, environment, http_server
 
 pytestmark = pytest.mark.slow
-
-
 TOKEN = "correct horse"
 FOREIGN = [
     *("https://evil.example", "null", "", "http://localhost:3000", "http://localhost"),

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from mcp import MCPError
-from mcp_serving import ACCEPT, PING, connected, http_server
+from mcp_serving import ACCEPT, PING, http_server
 
 from memagent_mcp_server.command import Lines
 
@@ -27,10 +27,8 @@ def test_a_record_is_one_line_of_printable_characters(text):
 
 
 @pytest.mark.slow
-async def test_no_client_commands_the_terminal_that_shows_the_log(
-    transport, mode, options, tmp_path
-):
-    async with connected(transport, mode, tmp_path / "log", *options) as client:
+async def test_no_client_commands_the_terminal_that_shows_the_log(connect, tmp_path):
+    async with connect() as client:
         for asked in (
             client.get_prompt(HOSTILE),
             client.get_prompt("ask_document", {HOSTILE: HOSTILE}),

@@ -8,14 +8,11 @@ from mcp import Client
 
 from memagent_mcp_server import Roots, create_server
 
+ASKED = {"question": "When does the vault open?"}
 ARGUMENTS = {
-    "ask_document": {"source": "a.txt", "question": "When does the vault open?"},
-    "continue_memory": {"memory": "7f", "question": "When does the vault open?"},
-    "compare_documents": {
-        "first": "a.txt",
-        "second": "b.txt",
-        "question": "When does the vault open?",
-    },
+    "ask_document": {"source": "a.txt", **ASKED},
+    "continue_memory": {"memory": "7f", **ASKED},
+    "compare_documents": {"first": "a.txt", "second": "b.txt", **ASKED},
 }
 
 
@@ -44,10 +41,8 @@ async def test_prompts_are_listed_with_what_they_ask_for(client):
 async def test_a_prompt_has_what_the_user_filled_in_and_names_only_tools_that_there_are(client):
     async with client:
         tools = {tool.name for tool in (await client.list_tools()).tools}
-        found = {
-            name: (await client.get_prompt(name, arguments)).messages
-            for name, arguments in ARGUMENTS.items()
-        }
+        got = {name: await client.get_prompt(name, given) for name, given in ARGUMENTS.items()}
+        found = {name: prompt.messages for name, prompt in got.items()}
 
     for name, (message,) in found.items():
         assert message.role == "user"

@@ -33,8 +33,8 @@ def options(books, tmp_path):
     return ["--root", books, "--store", tmp_path / "memories.sqlite", "--model", "extractive"]
 
 
-async def test_every_tool_does_what_it_says(transport, mode, options, tmp_path):
-    async with connected(transport, mode, tmp_path / "log", *options) as client:
+async def test_every_tool_does_what_it_says(connect):
+    async with connect() as client:
         tools = {tool.name: tool for tool in (await client.list_tools()).tools}
         read = await client.call_tool("read", ASKED)
         name = read.structured_content["memory"]
@@ -68,8 +68,8 @@ async def test_every_tool_does_what_it_says(transport, mode, options, tmp_path):
 
 
 @over_http
-async def test_memories_are_resources(transport, mode, options, tmp_path):
-    async with connected(transport, mode, tmp_path / "log", *options) as client:
+async def test_memories_are_resources(connect):
+    async with connect() as client:
         none = (await client.list_resources()).resources
         read = await client.call_tool("read", ASKED)
         (resource,) = (await client.list_resources()).resources
@@ -89,12 +89,10 @@ async def test_memories_are_resources(transport, mode, options, tmp_path):
 
 
 @over_stdio
-async def test_progress_is_told_after_each_chunk_and_asking_again_reads_nothing(
-    transport, mode, options, tmp_path
-):
+async def test_progress_comes_with_each_chunk_and_none_the_next_time(connect):
     told, again = [], []
 
-    async with connected(transport, mode, tmp_path / "log", *options) as client:
+    async with connect() as client:
         await client.call_tool("read", ASKED, progress_callback=note(told))
         await client.call_tool("read", ASKED, progress_callback=note(again))
 
@@ -141,12 +139,10 @@ async def test_a_cancelled_reading_stops_and_the_next_goes_on_where_it_was(
     assert result.structured_content["coverage"] == 1
 
 
-async def test_what_is_refused_is_an_error_that_a_model_can_act_on(
-    transport, mode, options, tmp_path
-):
+async def test_what_is_refused_is_an_error_that_a_model_can_act_on(connect, tmp_path):
     question = "When does the vault open?"
 
-    async with connected(transport, mode, tmp_path / "log", *options) as client:
+    async with connect() as client:
 
         async def error(tool, **arguments):
             result = await client.call_tool(tool, arguments)
@@ -154,17 +150,13 @@ async def test_what_is_refused_is_an_error_that_a_model_can_act_on(
             assert "3:33" not in result.content[0].text
             return result.content[0].text
 
-        for source in (
-            "secret.txt",
-            str(tmp_path / "secret.txt"),
-            "books/../secret.txt",
-            "books/link.txt",
-            "http://127.0.0.1:1/secret.txt",
-            f"file://{tmp_path}/secret.txt",
-        ):
-            assert "A source is one of books" in await error(
-                "read", question=question, source=source
-            )
+        refused = (
+            f"secret.txt {tmp_path}/secret.txt books/../secret.txt books/link.txt "
+            f"http://127.0.0.1:1/secret.txt file://{tmp_path}/secret.txt"
+        )
+        for source in refused.split():
+            asked = {"question": question, "source": source}
+            assert "A source is one of books" in await error("read", **asked)
         assert "There is no books/x" in await error("read", question=question, source="books/x")
         assert "question is empty" in await error("read", question=" ", source="books")
         assert "question" in await error("read", source="books")
@@ -204,10 +196,10 @@ def test_an_interrupt_ends_a_busy_server_and_says_one_line(number, options):
 
 
 @over_http
-async def test_the_log_has_nothing_of_what_was_asked_or_read(transport, mode, options, tmp_path):
+async def test_the_log_has_nothing_of_what_was_asked_or_read(connect, tmp_path):
     log = tmp_path / "log"
 
-    async with connected(transport, mode, log, *options) as client:
+    async with connect() as client:
         await client.call_tool("read", ASKED)
         await client.call_tool("read", {"question": "Who?", "source": "books/none.txt"})
         await client.call_tool("show_memory", {"memory": "no such memory"})
@@ -217,17 +209,10 @@ async def test_the_log_has_nothing_of_what_was_asked_or_read(transport, mode, op
 
 
 def test_a_line_that_is_no_message_is_answered_and_the_next_is_served(options):
-    lines = [
-        "{not json",
-        "\u202e \x00",
-        '{"jsonrpc": "2.0", "id": 7',
-        '{"id": 5}',
-        json.dumps(INITIALIZE),
-    ]
+    broken = ["{not json", "\u202e \x00", '{"jsonrpc": "2.0", "id": 7', '{"id": 5}']
+    given = "\n".join([*broken, json.dumps(INITIALIZE), ""])
 
-    done = PYTHON.run(
-        [*COMMAND, *map(str, options)], env=environment(), input="\n".join(lines) + "\n"
-    )
+    done = PYTHON.run([*COMMAND, *map(str, options)], env=environment(), input=given)
 
     *errors, answer = map(json.loads, done.stdout.splitlines())
     codes = [-32700, -32700, -32700, -32600]

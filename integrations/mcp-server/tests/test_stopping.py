@@ -101,13 +101,10 @@ def test_a_client_that_takes_no_answers_ends_the_server_in_one_line(leaves, sink
     os.close(unread)
     full = os.open("/dev/full", os.O_WRONLY)
 
-    process = PYTHON.start(
-        [*COMMAND, "--store", "none", "--root", tmp_path],
-        stdin=PIPE,
-        stdout=full if sink == "full device" else pipe,
-        stderr=PIPE,
-        env={**os.environ, "MEMAGENT_MODEL": "extractive"},
-    )
+    command = [*COMMAND, "--store", "none", "--root", tmp_path]
+    env = {**os.environ, "MEMAGENT_MODEL": "extractive"}
+    stdout = full if sink == "full device" else pipe
+    process = PYTHON.start(command, stdin=PIPE, stdout=stdout, stderr=PIPE, env=env)
     os.close(full)
     os.close(pipe)
     try:

@@ -14,10 +14,13 @@ TOOLS = {"remember", "recall", *(f"{verb}_user" for verb in ("edit", "export", "
 TOOLS |= {"list_users", "search_users", "user_history"}
 
 
+def serve(root, **options):
+    options = {"roots": Roots([str(root)]), "store": InMemoryStore(), **options}
+    return create_server("extractive", **options)
+
+
 @pytest.mark.slow
-async def test_a_person_is_remembered_found_edited_exported_and_forgotten(
-    transport, books, tmp_path
-):
+async def test_a_person_is_remembered_found_edited_and_forgotten(transport, books, tmp_path):
     store = tmp_path / "memories.sqlite"
     options = ["--root", books, "--store", store, "--model", "extractive", "--users"]
     ann, said = {"user": "ann"}, "I breed quokkas in Hobart."
@@ -50,10 +53,8 @@ async def test_a_person_is_remembered_found_edited_exported_and_forgotten(
     assert edited.content[0].text == "Breeds emus."
     assert too_long.is_error
     changes = history.structured_content["result"]
-    assert [(line["what"], line["by"]) for line in changes] == [
-        ("edited", "mcp"),
-        ("folded", "conversation"),
-    ]
+    made = [(line["what"], line["by"]) for line in changes]
+    assert made == [("edited", "mcp"), ("folded", "conversation")]
     assert changes[1]["thread"] == "monday"
     assert forgotten.structured_content["threads"] == ["monday"]
     assert after.structured_content["result"] == []
@@ -64,7 +65,7 @@ async def test_a_person_is_remembered_found_edited_exported_and_forgotten(
 
 
 async def test_people_are_not_served_unless_the_operator_says_so(books):
-    server = create_server("extractive", roots=Roots([str(books)]), store=InMemoryStore())
+    server = serve(books)
 
     async with Client(server) as client:
         names = {tool.name for tool in (await client.list_tools()).tools}
@@ -74,24 +75,21 @@ async def test_people_are_not_served_unless_the_operator_says_so(books):
 
 
 async def test_the_id_of_a_person_is_of_bounded_length(books):
-    store = InMemoryStore()
-    server = create_server("extractive", roots=Roots([str(books)]), store=store, users=True)
+    server = serve(books, users=True)
     said, calls = {"said": "I breed quokkas."}, {}
 
     async with Client(server) as client:
         for tool in (await client.list_tools()).tools:
             fields = tool.input_schema["properties"]
             if "user" in fields:
-                text = (
-                    {"text": "Quokkas."} if "text" in fields else said if "said" in fields else {}
-                )
+                own = {"text": "Quokkas."} if "text" in fields else {}
+                own |= said if "said" in fields else {}
                 calls[tool.name] = [
-                    await client.call_tool(tool.name, {**text, "user": "x" * length})
+                    await client.call_tool(tool.name, {**own, "user": "x" * length})
                     for length in (512, 513)
                 ]
-        in_a_long_thread = await client.call_tool(
-            "remember", {**said, "user": "ann", "thread": "x" * 513}
-        )
+        long = {**said, "user": "ann", "thread": "x" * 513}
+        in_a_long_thread = await client.call_tool("remember", long)
         users = await client.call_tool("list_users", {})
 
     assert set(calls) == TOOLS - {"list_users", "search_users"}
@@ -104,10 +102,7 @@ async def test_the_id_of_a_person_is_of_bounded_length(books):
 
 
 async def test_what_a_person_said_is_recalled_when_it_bears_on_what_is_said_now(books):
-    config = ReadingConfig(memory_tokens=60)
-    server = create_server(
-        "extractive", roots=Roots([str(books)]), store=InMemoryStore(), config=config, users=True
-    )
+    server = serve(books, config=ReadingConfig(memory_tokens=60), users=True)
     ann = {"user": "ann"}
 
     async with Client(server) as client:
@@ -123,11 +118,8 @@ async def test_what_a_person_said_is_recalled_when_it_bears_on_what_is_said_now(
 
 
 async def test_servers_of_other_namespaces_remember_other_people(books):
-    store, roots = InMemoryStore(), Roots([str(books)])
-    ann, ben = (
-        create_server("extractive", roots=roots, store=store, namespace=(name,), users=True)
-        for name in ("ann", "ben")
-    )
+    store = InMemoryStore()
+    ann, ben = (serve(books, store=store, namespace=(one,), users=True) for one in ("ann", "ben"))
     joe = {"user": "joe"}
 
     async with Client(ann) as one, Client(ben) as other:
@@ -147,21 +139,16 @@ async def test_servers_of_one_store_share_no_memory_if_their_namespaces_differ(t
     (tmp_path / "lease.txt").write_text("The lease was signed by Mr. Fox.")
     store, listed = InMemoryStore(), {}
 
-    for tenant in ("ann", "ben"):
-        roots = Roots([str(tmp_path / "lease.txt")])
-        server = create_server(
-            "extractive", roots=roots, store=store, namespace=(tenant, "memagent")
-        )
+    for name in ("ann", "ben"):
+        server = serve(tmp_path / "lease.txt", store=store, namespace=(name, "memagent"))
         async with Client(server) as client:
             before = await client.call_tool("list_memories", {})
             asked = {"question": "Who signed the lease?", "source": "lease.txt"}
             read = await client.call_tool("read", asked)
             after = await client.call_tool("list_memories", {})
-        listed[tenant] = [len(found.structured_content["result"]) for found in (before, after)]
+        listed[name] = [len(found.structured_content["result"]) for found in (before, after)]
         assert read.structured_content["memory"]
 
     assert listed == {"ann": [0, 1], "ben": [0, 1]}
-    assert {space[:2] for space in store.list_namespaces(limit=100)} == {
-        ("ann", "memagent"),
-        ("ben", "memagent"),
-    }
+    spaces = {space[:2] for space in store.list_namespaces(limit=100)}
+    assert spaces == {("ann", "memagent"), ("ben", "memagent")}

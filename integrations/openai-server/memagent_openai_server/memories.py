@@ -17,7 +17,7 @@ from memagent_graph.conversation.prompt import render_recalled
 from memagent_graph.conversation.session import Talk
 from memagent_graph.errors import MemoryConflictError, MemoryNotFoundError, StoreError
 from memagent_graph.memory.bank import MemoryBank
-from memagent_graph.memory.circuit import store_seconds
+from memagent_graph.memory.store import store_seconds
 from memagent_graph.models.reply import without_reasoning
 from memagent_http.bodies import unless_small
 from memagent_http.refusals import Refusal

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import os
 import socket
 import threading
@@ -66,19 +64,15 @@ class Running:
         from prometheus_client.parser import text_string_to_metric_families
 
         text = httpx.get(f"{self.url}/metrics").text
-        return sum(
-            sample.value
-            for family in text_string_to_metric_families(text)
-            for sample in family.samples
-            if sample.name == name and labels.items() <= sample.labels.items()
-        )
+        families = text_string_to_metric_families(text)
+        samples = [one for family in families for one in family.samples if one.name == name]
+        return sum(one.value for one in samples if labels.items() <= one.labels.items())
 
     def signal(self) -> None:
         """As SIGTERM does."""
         self._server.handle_exit(15, None)
 
     def stop(self) -> None:
-        """Close all clients, and begin to end."""
         for client in self._clients:
             client.close()
         self.signal()
@@ -105,7 +99,6 @@ def stopped():
 
 @pytest.fixture
 def serve(stopped):
-    """Start servers; all are stopped at the end."""
     running: list[Running] = []
 
     def start(*args, **options) -> Running:
@@ -137,13 +130,11 @@ def upstream():
 
 @pytest.fixture
 def behind(serve, upstream):
-    """A server in front of the scripted one."""
     return serve("openai:small", base_url=upstream.base_url, config=SMALL)
 
 
 @pytest.fixture
 def builtin(serve):
-    """A server with the built-in reader."""
     return serve()
 
 
@@ -163,6 +154,11 @@ def environment():
     paths += filter(None, [os.environ.get("PYTHONPATH")])
     kept = {name: value for name, value in os.environ.items() if not name.startswith("MEMAGENT_")}
     return {**kept, "PYTHONPATH": os.pathsep.join(paths)}
+
+
+@pytest.fixture(params=[False, True], ids=["whole", "streamed"])
+def stream(request):
+    return request.param
 
 
 @pytest.fixture

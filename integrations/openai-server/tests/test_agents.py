@@ -23,12 +23,10 @@ def calls(name: str, arguments: dict, key: str = "call_1") -> dict:
 
 @pytest.fixture
 def model(behind):
-    return ChatOpenAI(
-        model="small", base_url=f"{behind.url}/v1", api_key="not-needed", max_retries=0
-    )
+    return ChatOpenAI(model="small", base_url=f"{behind.url}/v1", api_key="none", max_retries=0)
 
 
-def test_after_a_long_text_an_agent_calls_more_tools_and_the_text_is_not_read_again(
+def test_an_agent_calls_tools_after_a_long_text_and_it_is_read_once(
     model, upstream, text, needle, question
 ):
     @tool
@@ -61,12 +59,11 @@ def test_after_a_long_text_an_agent_calls_more_tools_and_the_text_is_not_read_ag
     assert needle in messages[0]["content"]
 
 
-async def test_structured_output_over_a_long_text_comes_from_the_model_itself(
+async def test_structured_output_over_a_long_text_comes_from_the_model(
     model, upstream, asked, needle
 ):
-    upstream.reply = lambda body: (
-        json.dumps({"time": "6:40"}) if "response_format" in body else needle
-    )
+    time = json.dumps({"time": "6:40"})
+    upstream.reply = lambda body: time if "response_format" in body else needle
     schema = {"title": "Opening", "type": "object", "properties": {"time": {"type": "string"}}}
 
     found = await model.with_structured_output(schema, method="json_schema").ainvoke(asked())

@@ -42,7 +42,7 @@ def ask(server, messages, **fields):
     return list(filter(None, pieces)), last
 
 
-def test_an_answer_after_a_reading_reaches_the_client_while_the_model_still_writes_it(
+def test_an_answer_reaches_the_client_while_the_model_still_writes_it(
     behind, upstream, told, asked
 ):
     heard, waited = threading.Event(), []
@@ -142,7 +142,7 @@ def test_an_answer_that_breaks_off_and_is_another_then_is_an_error(behind, upstr
         ask(behind, asked(500))
 
 
-def test_an_answer_that_own_prompts_want_in_a_box_is_sent_when_it_is_whole(
+def test_an_answer_that_own_prompts_want_in_a_box_is_sent_whole(
     serve, upstream, told, small, asked
 ):
     told(f"\\boxed{{perhaps}} or rather: \\boxed{{{ANSWER}}}")

@@ -92,12 +92,9 @@ def test_the_image_has_what_it_installs_and_nothing_that_may_hold_keys():
 
     assert all(source.exists() for source in sources)
     folders = {source for source in sources if source.is_dir()}
-    assert folders == {
-        ROOT / "memagent_graph",
-        INTEGRATION / "memagent_openai_server",
-        ROOT / "integrations" / "http" / "memagent_http",
-        ROOT / "integrations" / "inspector" / "memagent_inspector",
-    }
+    others = ("http/memagent_http", "inspector/memagent_inspector")
+    own = {ROOT / "memagent_graph", INTEGRATION / "memagent_openai_server"}
+    assert folders == own | {ROOT / "integrations" / name for name in others}
     assert re.search(r"^USER memagent$", DOCKERFILE, re.MULTILINE)
 
 
@@ -127,7 +124,7 @@ def redis(folder: Path):
 
 
 @pytest.mark.slow
-def test_the_server_starts_with_the_flags_and_reads_what_a_model_without_a_known_window_may_cut(
+def test_the_server_starts_with_the_flags_and_reads_what_a_model_may_cut(
     tmp_path, environment, upstream
 ):
     upstream.models = [{"id": "small"}]  # as Ollama, which cuts long prompts and says nothing
@@ -173,9 +170,8 @@ def test_the_server_starts_with_the_flags_and_reads_what_a_model_without_a_known
 
 
 def test_the_image_of_vllm_is_of_the_version_that_is_tested():
-    (tested,) = re.findall(
-        r"^VLLM_VERSION \?= (.*)$", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE
-    )
+    makefile = (ROOT / "Makefile").read_text("utf-8")
+    (tested,) = re.findall(r"^VLLM_VERSION \?= (.*)$", makefile, re.MULTILINE)
 
     assert compose(**GIVEN)["services"]["vllm"]["image"] == f"vllm/vllm-openai:v{tested}"
 

@@ -13,11 +13,10 @@ from fixed_readers import ChainReader
 from servers.redis_server import wait_until
 
 from memagent_graph import ReadingConfig
+from memagent_graph.memory.stores import open_store
 from memagent_openai_server import Limits
 
 CHUNKS = ReadingConfig(chunk_tokens=200)
-
-
 until = partial(wait_until, what="it")
 
 
@@ -37,10 +36,7 @@ def ask(messages, **fields) -> dict:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("stream", [False, True])
-def test_a_reading_ends_with_the_connection_of_its_client_and_goes_on_with_the_next(
-    slow, reader, asked, stream
-):
+def test_a_reading_ends_with_its_client_s_connection_and_goes_on_later(slow, reader, asked, stream):
     body = json.dumps(ask(asked(), stream=stream)).encode()
     head = "POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
     with slow.connect() as connection:
@@ -74,7 +70,6 @@ def test_a_stream_that_is_passed_on_ends_at_the_model_too(behind, upstream):
 
 
 def connections(port: int) -> int:
-    """How many this machine has to a port of it."""
     rows = [line.split() for line in Path("/proc/self/net/tcp").read_text().splitlines()[1:]]
     return sum(row[2].endswith(f":{port:04X}") and row[3] == "01" for row in rows)
 
@@ -82,7 +77,6 @@ def connections(port: int) -> int:
 def test_a_client_that_waits_for_its_turn_is_told_that_all_is_well(serve, asked, monkeypatch):
     monkeypatch.setattr("memagent_openai_server.delivery._ALIVE_EVERY", 0.05)
     server = serve(ChainReader(delay=0.5), config=CHUNKS, limits=Limits(readings=1))
-
     said = [{"role": "user", "content": "One. Two.\n\nThree?"}]
 
     lines = server.post(json=ask(said, stream=True)).text.splitlines()
@@ -94,12 +88,7 @@ def test_a_client_that_waits_for_its_turn_is_told_that_all_is_well(serve, asked,
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("stream", [False, True])
-def test_a_server_that_stops_tells_its_clients_and_the_next_server_goes_on(
-    serve, asked, stream, tmp_path
-):
-    from memagent_graph.memory.stores import open_store
-
+def test_a_server_that_stops_says_so_and_the_next_server_goes_on(serve, asked, stream, tmp_path):
     with open_store(str(tmp_path / "store.sqlite")) as store:
         first, second = ChainReader(delay=0.05), ChainReader()
         server = serve(first, config=CHUNKS, store=store)
@@ -118,7 +107,6 @@ def test_a_server_that_stops_tells_its_clients_and_the_next_server_goes_on(
     assert second.spans[-1][1] == max(end for _, end in first.spans + second.spans)
 
 
-@pytest.mark.parametrize("stream", [False, True])
 def test_what_is_passed_on_comes_to_its_end_when_the_server_stops(behind, upstream, stream):
     asked, replied = threading.Event(), threading.Event()
 
@@ -160,6 +148,4 @@ def test_two_turns_of_one_session_at_once_lose_nothing(serve, text):
     bank = server.service.memories(None).bank
     history = bank.history("session monday")
     assert len({version.document.digest for version in history}) == 6
-    assert json.dumps([version.parent for version in history[:-1]]) == json.dumps(
-        [version.id for version in history[1:]]
-    )
+    assert [one.parent for one in history[:-1]] == [one.id for one in history[1:]]

@@ -46,10 +46,9 @@ ABOUT = [{"role": "user", "content": "What is the secret of the vault?"}]
 def told(locked):
     """Ann's memory and session, of which Ben knows all names."""
     ann = locked.client(ANN, default_headers={"x-memagent-session": "monday"})
-    chat = ann.chat.completions.create(model="extractive", messages=long_chat(ANN_S))
-    locked.client(ANN).chat.completions.create(
-        model="extractive", messages=long_chat(ANN_S), user="joe"
-    )
+    asked = {"model": "extractive", "messages": long_chat(ANN_S)}
+    chat = ann.chat.completions.create(**asked)
+    locked.client(ANN).chat.completions.create(**asked, user="joe")
     return {"memory": chat.memagent["memory"]}
 
 
@@ -188,19 +187,13 @@ def test_the_log_has_neither_text_nor_keys(serve, upstream, asked, small, caplog
 
     own = [JsonLines().format(record) for record in caplog.records if record.name == log.name]
     lines = _requests(caplog)
-    assert [(line["tenant"], line["status"]) for line in lines] == [
-        ("ann", 200),
-        ("ann", 502),
-        ("ann", 400),
-    ]
-    assert [line.get("how") for line in lines] == ["passed", "read", None]
+    told = [(line["tenant"], line["status"], line.get("how")) for line in lines]
+    assert told == [("ann", 200, "passed"), ("ann", 502, "read"), ("ann", 400, None)]
     for secret in (ANN, "vault", "Item", "joe", "heron", "secret"):
         assert secret not in "\n".join(own)
 
 
-def test_an_error_nobody_expected_is_a_500_that_tells_nothing_but_its_place_in_the_log(
-    builtin, monkeypatch, caplog
-):
+def test_an_unexpected_error_is_a_500_and_its_place_stands_in_the_log(builtin, monkeypatch, caplog):
     def fail(*_, **__):
         raise ZeroDivisionError("secret heron")
 

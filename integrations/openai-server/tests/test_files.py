@@ -94,10 +94,8 @@ def test_a_request_that_fits_reaches_the_model_with_the_text_in_place_of_the_fil
     ask(behind, text("Read this."), file(NEEDLE.encode(), "vault.txt"), model="small", top_k=3)
 
     sent = upstream.requests[-1]
-    assert sent["messages"][0]["content"] == [
-        text("Read this."),
-        text(f"===== vault.txt =====\n\n{NEEDLE}"),
-    ]
+    content = sent["messages"][0]["content"]
+    assert content == [text("Read this."), text(f"===== vault.txt =====\n\n{NEEDLE}")]
     assert sent["top_k"] == 3
 
 

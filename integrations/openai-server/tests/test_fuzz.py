@@ -13,17 +13,12 @@ CHAT, RESPONSES = "/v1/chat/completions", "/v1/responses"
 FIELDS = {CHAT: ChatRequest.model_fields, RESPONSES: ResponseRequest.model_fields}
 MANY = settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=30)
+NUMBERS = st.integers() | st.floats(allow_nan=False, allow_infinity=False)
 JSON = st.recursive(
-    st.none()
-    | st.booleans()
-    | st.integers()
-    | st.floats(allow_nan=False, allow_infinity=False)
-    | TEXT,
+    st.none() | st.booleans() | NUMBERS | TEXT,
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(TEXT, inner, max_size=4),
     max_leaves=12,
 )
-
-
 PART = st.fixed_dictionaries(
     {"type": st.sampled_from(["text", "image_url", "file", "input_text", "refusal"])},
     optional={"text": TEXT, "image_url": JSON, "file": JSON, "file_data": TEXT},

@@ -21,6 +21,7 @@ from memagent_openai_server import Limits, requests
 
 CHAT, RESPONSES = "/v1/chat/completions", "/v1/responses"
 MB = 2**20
+JSON = {"content-type": "application/json"}
 HI = [{"role": "user", "content": "Who is there?"}]
 VALUES = st.recursive(
     st.text('"\\\\,[{n') | st.integers(),
@@ -28,25 +29,18 @@ VALUES = st.recursive(
     max_leaves=20,
 )
 BODY = json.dumps({"model": "extractive", "messages": HI}).encode()
+POST = f"POST {CHAT} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
+"""The beginning of a request whose body is JSON."""
 
 
 def not_json() -> list[bytes]:
-    whole = BODY
     return [
-        b"",
-        b"null",
-        b"[]",
-        b"7",
-        b'"x"',
-        b"\xff\xfe{}",
-        b"\x00",
-        whole.decode().encode("utf-16"),
-        b'{"model": NaN}',
-        b'{"model": Infinity}',
-        whole[:-1] + b', "temperature": 1e999}',
-        whole[:-1] + b', "seed": ' + b"9" * 5000 + b"}",
-        *(whole[:end] for end in range(1, len(whole) - 1, 3)),
-        *(whole + tail for tail in (b"}", b"x", b"\x00", whole)),
+        *(b"", b"null", b"[]", b"7", b'"x"', b"\xff\xfe{}", b"\x00", b'{"model": NaN}'),
+        *(BODY.decode().encode("utf-16"), b'{"model": Infinity}'),
+        BODY[:-1] + b', "temperature": 1e999}',
+        BODY[:-1] + b', "seed": ' + b"9" * 5000 + b"}",
+        *(BODY[:end] for end in range(1, len(BODY) - 1, 3)),
+        *(BODY + tail for tail in (b"}", b"x", b"\x00", BODY)),
     ]
 
 
@@ -84,13 +78,10 @@ def halves() -> list[bytes]:
 @given(VALUES, st.integers(1, 9))
 def test_values_of_a_body_are_counted_whatever_its_texts_have(value, window):
     def count(value):
+        if not isinstance(value, dict | list):
+            return 0
         inner = value.values() if isinstance(value, dict) else value
-        own = max(0, len(value) - 1) if isinstance(value, dict | list) else 0
-        return (
-            own
-            + isinstance(value, dict | list)
-            + sum(map(count, inner) if isinstance(value, dict | list) else ())
-        )
+        return max(1, len(value)) + sum(map(count, inner))
 
     assert requests.count_values(json.dumps(value).encode(), window) == count(value)
 
@@ -107,12 +98,11 @@ def test_values_of_a_body_are_counted_whatever_its_texts_have(value, window):
 )
 @pytest.mark.parametrize("path", [CHAT, RESPONSES])
 def test_a_file_that_cannot_be_read_is_refused_by_name(shared, path, file, reason):
-    text = "Who signed?"
+    question, said = {"type": "text", "text": "Who signed?"}, "input_text"
+    parts = [{"type": "input_file", **file}, {"type": said, "text": "Who signed?"}]
     asked = {
-        CHAT: {"messages": [user({"type": "file", "file": file}, {"type": "text", "text": text})]},
-        RESPONSES: {
-            "input": [user({"type": "input_file", **file}, {"type": "input_text", "text": text})]
-        },
+        CHAT: {"messages": [user({"type": "file", "file": file}, question)]},
+        RESPONSES: {"input": [user(*parts)]},
     }
 
     refused = httpx.post(shared.url + path, json={"model": "extractive", **asked[path]})
@@ -130,17 +120,12 @@ def user(*parts: dict) -> dict:
 def test_hostile_bodies_are_refused_one_by_one(builtin):
     bodies = [*not_json(), *deep(), *halves()]
     with httpx.Client(base_url=builtin.url, timeout=240) as client:
-        found = [
-            client.post(CHAT, content=content, headers={"content-type": "application/json"})
-            for content in bodies
-        ]
-        alive = client.post(CHAT, content=BODY, headers={"content-type": "application/json"})
+        found = [client.post(CHAT, content=content, headers=JSON) for content in bodies]
+        alive = client.post(CHAT, content=BODY, headers=JSON)
 
-    bad = [
-        (content[:100], response.status_code, response.text[:200])
-        for content, response in zip(bodies, found, strict=True)
-        if not 400 <= response.status_code < 500
-    ]
+    answers = zip(bodies, found, strict=True)
+    told = [(body[:100], answer.status_code, answer.text[:200]) for body, answer in answers]
+    bad = [one for one in told if not 400 <= one[1] < 500]
     assert bad == []
     assert all(response.json()["error"]["message"] for response in found)
     assert alive.status_code == 200
@@ -161,7 +146,7 @@ def test_hostile_bodies_are_refused_one_by_one(builtin):
 )
 def test_huge_and_wrong_headers_are_refused(shared, headers):
     try:
-        found = shared.post(content=BODY, headers={"content-type": "application/json", **headers})
+        found = shared.post(content=BODY, headers={**JSON, **headers})
     except httpx.HTTPError:  # it hung up on somebody who still talks; then it must have said why
         found = raw(shared, headers)
     assert 400 <= found.status_code < 500
@@ -243,7 +228,7 @@ def test_a_body_of_very_many_values_is_refused_and_takes_no_memory(builtin, valu
     content = f'{{"model": "extractive", "messages": {json.dumps(HI)}, "odd": [{many}]}}'.encode()
 
     with Memory() as memory:
-        found = builtin.post(content=content, headers={"content-type": "application/json"})
+        found = builtin.post(content=content, headers=JSON)
 
     assert found.status_code == 400
     assert memory.grown < 150 * MB
@@ -272,15 +257,14 @@ def test_bodies_of_200_megabytes_are_refused_and_not_kept(builtin, chunked):
 @pytest.mark.slow
 def test_twenty_unfinished_bodies_of_31_megabytes_do_not_hold_500(serve):
     server = serve(limits=Limits(body_seconds=600))  # however busy the machine is
-    ask = {"content": BODY, "headers": {"content-type": "application/json"}}
+    ask = {"content": BODY, "headers": JSON}
     assert server.post(**ask).status_code == 200
     length, answers = 31 * MB, []
-    head = f"POST {CHAT} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
     with ExitStack() as stack:
         connections = [stack.enter_context(server.connect()) for _ in range(20)]
         with Memory() as memory:
             for connection in connections:
-                connection.sendall(f"{head}content-length: {length}\r\n\r\n".encode())
+                connection.sendall(f"{POST}content-length: {length}\r\n\r\n".encode())
             for _ in range(length // MB):
                 for connection in connections:
                     connection.sendall(b"x" * (MB - 1))
@@ -338,29 +322,22 @@ def test_a_compressed_body_is_refused_by_the_name_of_its_encoding(shared, encodi
     ids=["a header", "a second request", "a trailer", "an extension"],
 )
 def test_what_has_no_end_and_is_no_body_is_hung_up_on(builtin, head, rest):
-    begin = f"POST {CHAT} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n{head}"
     with builtin.connect() as connection:
-        connection.sendall(begin.encode())
+        connection.sendall(f"{POST}{head}".encode())
         with pytest.raises((BrokenPipeError, ConnectionResetError)):
             for _ in range(1_000_000):  # a gigabyte
                 connection.sendall(rest)
 
 
 def test_a_body_that_is_announced_too_long_is_refused_before_it_is_sent(builtin):
-    head = (
-        f"POST {CHAT} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
-        f"content-length: {2**40}\r\nexpect: 100-continue\r\n\r\n"
-    )
+    head = f"{POST}content-length: {2**40}\r\nexpect: 100-continue\r\n\r\n"
 
     assert sent(builtin, head.encode()).startswith(b"HTTP/1.1 413")
 
 
 def test_slow_bodies_are_given_up(serve):
     server = serve(limits=Limits(body_seconds=0.5))
-    head = (
-        f"POST {CHAT} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
-        "content-length: 1000\r\n\r\n"
-    )
+    head = f"{POST}content-length: 1000\r\n\r\n"
     connections = [server.connect() for _ in range(50)]
     for connection in connections:
         connection.sendall(head.encode() + b"{")
@@ -385,8 +362,7 @@ def test_headers_that_never_end_are_given_up_and_a_waiting_client_is_not(serve, 
     assert (first.status, first.read()) == (200, b'{"status":"ok"}')
     second.sendall(health[:20])
     with server.connect() as body:  # headers in time, and a body that takes longer than they may
-        head = f"POST {CHAT} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
-        body.sendall(f"{head}content-length: 2\r\n\r\n{{".encode())
+        body.sendall(f"{POST}content-length: 2\r\n\r\n{{".encode())
         with suppress(ConnectionError), server.connect() as dripping:
             for byte in health[:-2] + b"x: " + b"y" * 200:
                 dripping.sendall(bytes([byte]))
@@ -424,7 +400,7 @@ def post_and_leave(url, body):
     """Post a body, and leave after a second where that would be read; the status, or None."""
     timeout = httpx.Timeout(600, read=1.0 if TEXT.encode() in body[:200] else 600)
     try:
-        sent = {"content": body, "headers": {"content-type": "application/json"}}
+        sent = {"content": body, "headers": JSON}
         return httpx.post(f"{url}/v1/chat/completions", **sent, timeout=timeout).status_code
     except httpx.ReadTimeout:
         return None

@@ -32,11 +32,8 @@ def test_a_model_in_this_process_answers_as_it_does_when_asked_itself(served):
     direct = served.service.chat.invoke(HI, max_tokens=12)
 
     whole = served.ask(HI, model=name, max_tokens=12)
-    parts = list(
-        served.ask(
-            HI, model=name, max_tokens=12, stream=True, stream_options={"include_usage": True}
-        )
-    )
+    more = {"stream": True, "stream_options": {"include_usage": True}}
+    parts = list(served.ask(HI, model=name, max_tokens=12, **more))
 
     text = "".join(part.choices[0].delta.content or "" for part in parts if part.choices)
     assert whole.choices[0].message.content == text == direct.text
@@ -54,7 +51,6 @@ def test_what_does_not_fit_it_is_read(served, asked):
 
 
 @pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")  # LangChain closes no client
-@pytest.mark.parametrize("stream", [False, True])
 def test_tools_of_a_provider_s_model_are_called(serve, upstream, stream):
     function = {"name": "price", "arguments": '{"item": 3}'}
     call = {"index": 0, "id": "call_1", "type": "function", "function": function}

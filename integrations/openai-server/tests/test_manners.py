@@ -77,9 +77,7 @@ def locked(serve, monkeypatch):
 
 
 def guess(server, address: str = "10.0.0.1", times: int = 25) -> list[int]:
-    return [
-        get(server, f"a-guess-{number}", address=address).status_code for number in range(times)
-    ]
+    return [get(server, f"a-guess-{one}", address=address).status_code for one in range(times)]
 
 
 def test_keys_cannot_be_guessed_at_will(locked):

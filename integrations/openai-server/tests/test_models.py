@@ -17,7 +17,6 @@ HI = [{"role": "user", "content": "Hello there"}]
 
 @pytest.fixture
 def other():
-    """The server of another model, with a smaller window."""
     server = OpenAIServer(lambda body: "I am the other.")
     server.models = [{"id": "org/other", "max_model_len": 1024}]
     yield server
@@ -26,7 +25,6 @@ def other():
 
 @pytest.fixture
 def both(serve, upstream, other, small):
-    """Two models on servers of their own, and the built-in reader."""
     models = {
         "small": Served("openai:small", upstream.base_url),
         "fast": Served("openai:org/other", other.base_url, window=1500),
@@ -44,9 +42,7 @@ def test_all_are_listed_each_with_its_window(both):
     assert client.models.retrieve("fast").max_model_len == 1500
 
 
-def test_a_request_goes_to_the_model_that_it_names_by_the_name_that_its_server_knows(
-    both, upstream, other
-):
+def test_a_request_goes_to_its_model_by_the_name_that_its_server_knows(both, upstream, other):
     client = both.client()
 
     said = [
@@ -75,10 +71,8 @@ def test_a_model_that_none_of_them_is_is_not_there(both):
 def test_readings_of_all_models_end_at_one_signal(both, upstream, other, asked):
     upstream.script, other.script = ["hang"], ["hang"]
     with ThreadPoolExecutor(2) as pool:
-        waiting = [
-            pool.submit(both.post, json={"model": name, "messages": asked()})
-            for name in ("small", "fast")
-        ]
+        bodies = [{"model": name, "messages": asked()} for name in ("small", "fast")]
+        waiting = [pool.submit(both.post, json=body) for body in bodies]
         wait_until(lambda: upstream.requests and other.requests, "both readings", seconds=240)
         both.signal()
         ended = [each.result() for each in waiting]
@@ -86,9 +80,7 @@ def test_readings_of_all_models_end_at_one_signal(both, upstream, other, asked):
     assert [found.json()["error"]["code"] for found in ended] == ["stopping", "stopping"]
 
 
-async def test_a_model_that_is_too_small_to_read_is_served_next_to_one_that_is_not(
-    upstream, other, small
-):
+async def test_a_model_too_small_to_read_is_served_next_to_one_that_is_not(upstream, other, small):
     other.models = [{"id": "org/other", "max_model_len": 100}]
     tiny = Served("openai:org/other", other.base_url)
     models = {"small": Served("openai:small", upstream.base_url), "tiny": tiny}
@@ -98,7 +90,7 @@ async def test_a_model_that_is_too_small_to_read_is_served_next_to_one_that_is_n
         await create_app({"tiny": tiny}, config=small).state.models.check()
 
 
-async def test_a_model_that_does_not_say_its_context_is_named_at_the_start(
+async def test_a_model_without_a_known_context_is_named_at_the_start(
     upstream, other, small, caplog
 ):
     other.models = [{"id": "org/other"}]

@@ -74,15 +74,13 @@ def chat(server, *said, key="none", stream=False, **options):
     """The last of some turns; what the assistant said stands between them."""
     roles = ["user", "assistant"] * len(said)
     messages = [{"role": role, "content": text} for role, text in zip(roles, said, strict=False)]
-    found = server.client(key).chat.completions.create(
-        model="small", messages=messages, stream=stream, **options
-    )
+    asked = {"model": "small", "messages": messages, "stream": stream, **options}
+    found = server.client(key).chat.completions.create(**asked)
     if not stream:
         return found.choices[0].message.content
     return "".join(part.choices[0].delta.content or "" for part in found if part.choices)
 
 
-@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
 def test_a_new_chat_after_a_restart_knows_what_the_last_one_said(redis, start, upstream, stream):
     before = start(store=redis)
     first = chat(before, QUOKKAS, user="joe", stream=stream)
@@ -192,10 +190,8 @@ def test_a_reply_that_calls_tools_is_not_the_end_of_a_turn(start, upstream):
 
 def test_what_a_file_says_is_not_remembered_as_said_by_the_user(start, upstream):
     server, data = start(), b64encode(b"The vault opens at 6:40.").decode()
-    parts = [
-        {"type": "file", "file": {"filename": "vault.txt", "file_data": data}},
-        {"type": "text", "text": ASKED},
-    ]
+    file = {"filename": "vault.txt", "file_data": data}
+    parts = [{"type": "file", "file": file}, {"type": "text", "text": ASKED}]
     message = {"role": "user", "content": parts}
 
     server.post(json={"model": "small", "user": "joe", "messages": [message]})
@@ -220,10 +216,7 @@ def test_a_failed_answer_is_not_remembered(start, upstream):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
-def test_a_long_text_is_answered_with_what_is_known_and_its_question_is_remembered(
-    start, upstream, text, stream
-):
+def test_a_long_text_is_answered_with_what_is_known_and_remembered(start, upstream, text, stream):
     server = start()
     chat(server, QUOKKAS, user="joe")
 

@@ -97,7 +97,6 @@ def test_a_long_request_is_read_and_answered_in_the_standard_shape(behind, upstr
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("stream", [False, True])
 def test_an_answer_that_the_memory_lacks_is_passed_on_as_such(behind, upstream, asked, stream):
     reply, made_up = upstream.reply, "Bo Tern opens it at 9:15."
     upstream.reply = lambda body: reply(body) if "<section>" in str(body) else made_up
@@ -113,11 +112,8 @@ def test_an_answer_that_the_memory_lacks_is_passed_on_as_such(behind, upstream, 
 def test_while_a_long_request_is_read_the_memory_comes_as_reasoning(behind, asked, needle):
     parts = list(behind.ask(asked(), stream=True, stream_options={"include_usage": True}))
 
-    thoughts = [
-        part.choices[0].delta.reasoning_content
-        for part in parts
-        if part.choices and getattr(part.choices[0].delta, "reasoning_content", None)
-    ]
+    deltas = [part.choices[0].delta for part in parts if part.choices]
+    thoughts = [one.reasoning_content for one in deltas if getattr(one, "reasoning_content", None)]
     text = "".join(part.choices[0].delta.content or "" for part in parts if part.choices)
     chunks = parts[-2].memagent["chunks"]
     assert text == needle
@@ -138,9 +134,8 @@ def test_a_model_that_fails_while_reading_is_an_error_within_the_stream(behind, 
 def test_a_request_that_turns_out_too_long_is_read(serve, upstream, asked, small, needle):
     # The server tells no window, so that only its refusal says that the request does not fit.
     upstream.models = [{"id": "small"}]
-    upstream.script = [
-        {"status": 400, "error": {"message": "maximum context length is 2048 tokens"}}
-    ]
+    error = {"message": "maximum context length is 2048 tokens"}
+    upstream.script = [{"status": 400, "error": error}]
     server = serve("openai:small", base_url=upstream.base_url, config=small)
 
     completion = server.ask(asked())

@@ -27,7 +27,6 @@ pytestmark = pytest.mark.slow
 
 @contextmanager
 def serving(folder: Path, environment: dict[str, str], *options: str):
-    """The command in a process of its own; yields the process and its URL."""
     words = ["-m", "memagent_openai_server", "--store", folder / "store.sqlite", *options]
     with http_process(*words, log=folder / "log", env=environment) as (url, process):
         yield process, url
@@ -48,9 +47,8 @@ def test_the_curl_line_of_the_readme_works_against_the_built_in_reader(tmp_path,
 
 def test_an_sdk_with_a_key_talks_to_it_and_the_log_has_no_key(tmp_path, environment):
     with serving(tmp_path, {**environment, "MEMAGENT_API_KEYS": f"ann {KEY}"}) as (process, url):
-        client = OpenAI(base_url=f"{url}/v1", api_key=KEY)
-        client.models.list()
-        client.close()
+        with OpenAI(base_url=f"{url}/v1", api_key=KEY) as client:
+            client.models.list()
         process.terminate()
         assert process.wait(120) == 0
 
@@ -73,12 +71,9 @@ def test_the_chats_of_the_readme_are_remembered_over_a_restart(redis, tmp_path, 
             command = command.replace("http://localhost:8080", url)
             command = command.replace("gpt-4o", "extractive").replace("memories.sqlite", redis.url)
             path = f"{Path(sys.executable).parent}:{environment['PATH']}"
-            done = subprocess.run(
-                ["bash", "-euc", command],
-                check=True,
-                capture_output=True,
-                env={**environment, "PATH": path},
-            )
+            env = {**environment, "PATH": path}
+            shell = ["bash", "-euc", command]
+            done = subprocess.run(shell, check=True, capture_output=True, env=env)
             said.append(done.stdout.decode())
             process.terminate()
             assert process.wait(120) == 0
@@ -91,9 +86,7 @@ def test_the_chats_of_the_readme_are_remembered_over_a_restart(redis, tmp_path, 
 
 
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
-def test_a_reading_that_a_signal_ended_goes_on_in_the_next_process(
-    tmp_path, environment, upstream, asked, needle, how
-):
+def test_a_reading_ended_by_a_signal_goes_on(tmp_path, environment, upstream, asked, needle, how):
     options = ["--model", "openai:small", "--base-url", upstream.base_url]
     for field in ("chunk_tokens=400", "memory_tokens=100", "answer_tokens=100"):
         options += ["--set", field]
@@ -117,9 +110,8 @@ def test_a_reading_that_a_signal_ended_goes_on_in_the_next_process(
         assert process.wait(120) in (0, -how)
     before = len(seen)
     with serving(tmp_path, environment, *options) as (_, url):
-        client = OpenAI(base_url=f"{url}/v1", api_key="x", max_retries=0)
-        completion = client.chat.completions.create(model="small", messages=asked())
-        client.close()
+        with OpenAI(base_url=f"{url}/v1", api_key="x", max_retries=0) as client:
+            completion = client.chat.completions.create(model="small", messages=asked())
 
     assert completion.choices[0].message.content == needle
     assert len(seen) - before + 6 <= len(set(seen)) + 1

@@ -37,17 +37,14 @@ def test_requests_that_need_no_memory_are_answered_while_the_store_hangs(serve, 
 
 
 @pytest.mark.slow
-def test_requests_that_need_a_memory_are_refused_and_answered_when_the_store_is_back(
+def test_requests_that_need_a_memory_wait_for_the_store_to_be_back(
     serve, upstream, frozen, asked, small
 ):
     store, proxy = frozen
     server = serve("openai:small", base_url=upstream.base_url, store=store, config=small)
     first = server.post(json={"model": "small", "messages": asked()}).json()
-    follow_up = {
-        "model": "small",
-        "messages": HI,
-        "memagent": {"memory": first["memagent"]["memory"]},
-    }
+    known = {"memory": first["memagent"]["memory"]}
+    follow_up = {"model": "small", "messages": HI, "memagent": known}
     proxy.stall()
 
     refused = server.post(json=follow_up)

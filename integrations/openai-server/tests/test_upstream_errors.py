@@ -6,6 +6,7 @@ import logging
 import httpx
 import openai
 import pytest
+from servers.openai_server import event
 
 from memagent_openai_server.access import JsonLines, log
 
@@ -63,7 +64,6 @@ STATUSES = [
 # fmt: on
 
 
-@pytest.mark.parametrize("stream", [False, True])
 def test_the_status_and_the_meaning_of_an_error_stay_and_its_words_do_not(behind, upstream, stream):
     for status, error, kind, code, param in STATUSES:
         upstream.script = [{"status": status, "error": error, "headers": {"x-internal": LEAK}}]
@@ -92,9 +92,7 @@ def test_when_to_try_again_is_passed_on(behind, upstream):
 
 
 def part(text: str) -> str:
-    choice = {"index": 0, "delta": {"content": text}, "finish_reason": None}
-    head = {"id": "c", "object": "chat.completion.chunk", "created": 0, "model": "small"}
-    return f"data: {json.dumps({**head, 'choices': [choice], 'error': None})}\n\n"
+    return event({"content": text}).decode().replace("]}", '], "error": null}')
 
 
 ERRORS = [
@@ -135,10 +133,7 @@ def test_an_error_within_a_stream_is_reworded_and_what_came_before_it_is_not(
 
 def test_events_that_are_no_errors_are_passed_on_as_they_are(behind, upstream):
     lines = ['data: {"choices": [], "error": null}', 'data: {"choices": [], "x": "error"}', "id: 4"]
-    lines += [
-        "retry: 10",
-        'data: {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}',
-    ]
+    lines += ["retry: 10", event({}, "stop").decode().strip()]
     first, *others = (f"{line}\n\n" for line in [*lines, "data: [DONE]"])
     whole = "".join([first, part("One"), *others]).encode()
     upstream.script = [whole]
@@ -182,9 +177,8 @@ def test_a_refusal_after_a_reading_is_reworded_too(behind, upstream, asked):
 
 
 def logged(caplog) -> list[dict]:
-    lines = [
-        json.loads(JsonLines().format(each)) for each in caplog.records if each.name == log.name
-    ]
+    ours = [each for each in caplog.records if each.name == log.name]
+    lines = [json.loads(JsonLines().format(each)) for each in ours]
     return [line for line in lines if line["event"] == "upstream"]
 
 
@@ -202,17 +196,12 @@ def test_the_operator_reads_its_status_type_and_code_and_no_text(behind, upstrea
     assert "Behrens" not in str(line)
 
 
+QUOTA = {"message": "You exceeded your current quota", "code": "insufficient_quota"}
 REASONS = [
     (401, {"message": f"Incorrect API key provided: {KEY}."}, 502, "key", "401 Incorrect API key"),
     (404, {"message": "The model `small` does not exist"}, 404, "model", "does not exist"),
     (402, {"message": "Insufficient balance"}, 402, "used up", "402 Insufficient balance"),
-    (
-        429,
-        {"message": "You exceeded your current quota", "code": "insufficient_quota"},
-        429,
-        "used up",
-        "exceeded your current quota",
-    ),
+    (429, QUOTA, 429, "used up", "exceeded your current quota"),
 ]
 
 

@@ -19,19 +19,11 @@ CONFIG = ReadingConfig(
     question_tokens=150, chunk_tokens=700, memory_tokens=64, answer_tokens=48, template_tokens=450
 )
 HI = [{"role": "user", "content": "What is a list?"}]
-SHELF = {
-    "type": "function",
-    "function": {
-        "name": "shelf",
-        "description": "The shelf of an item.",
-        "parameters": {
-            "type": "object",
-            "properties": {"item": {"type": "integer", "minimum": 0, "maximum": 9}},
-            "required": ["item"],
-            "additionalProperties": False,
-        },
-    },
-}
+ITEM = {"type": "integer", "minimum": 0, "maximum": 9}
+FIELDS = {"properties": {"item": ITEM}, "required": ["item"], "additionalProperties": False}
+PARAMETERS = {"type": "object", **FIELDS}
+ABOUT = {"name": "shelf", "description": "The shelf of an item.", "parameters": PARAMETERS}
+SHELF = {"type": "function", "function": ABOUT}
 
 
 @pytest.fixture
@@ -78,11 +70,9 @@ def test_a_short_request_gets_vllm_s_own_answer_byte_for_byte(front, vllm, more)
 
 
 @pytest.mark.parametrize(
-    ("field", "value"), [("max_tokens", 99_999), ("temperature", -3), ("top_p", 7)]
+    ("field", "value"), [("max_tokens", 99999), ("temperature", -3), ("top_p", 7)]
 )
-def test_an_error_of_vllm_keeps_its_status_and_field_and_is_said_in_our_words(
-    front, vllm, field, value
-):
+def test_an_error_of_vllm_keeps_its_status_and_field_in_our_words(front, vllm, field, value):
     body = {"model": vllm.name, "messages": HI, field: value}
 
     direct = httpx.post(f"{vllm.base_url}/chat/completions", json=body, timeout=240)

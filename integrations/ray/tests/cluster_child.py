@@ -31,11 +31,8 @@ FILLER = "It rained over the harbour again, and nobody minded. " * 30
 
 
 def task(number):
-    return {
-        "number": number,
-        "question": f"When does vault {number} open?",
-        "text": f"{FILLER}\n\nVault {number} opens at {number}:40.\n\n{FILLER}",
-    }
+    text = f"{FILLER}\n\nVault {number} opens at {number}:40.\n\n{FILLER}"
+    return {"number": number, "question": f"When does vault {number} open?", "text": text}
 
 
 def lost_node(url, folder):
@@ -111,16 +108,10 @@ def lost_worker(url, _):
         }
         for number in range(4 * BATCH)
     ]
-    read = read_dataset(
-        ray.data.from_items(rows).repartition(4),
-        model="openai:small",
-        base_url=server.base_url,
-        store=url,
-        namespace=PLACE,
-        config=CONFIG,
-        actors=2,
-        batch_size=BATCH,
-    )
+    model = {"model": "openai:small", "base_url": server.base_url}
+    options = {"store": url, "namespace": PLACE, "config": CONFIG, "actors": 2}
+    dataset = ray.data.from_items(rows).repartition(4)
+    read = read_dataset(dataset, batch_size=BATCH, **model, **options)
     killing = threading.Thread(target=kill_one, daemon=True)
     killing.start()
     answers = read.take_all()

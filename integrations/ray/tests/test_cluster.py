@@ -15,29 +15,16 @@ QUIET = {
 
 def child(*words):
     """Ray in a process of its own: it leaves threads and sockets behind in its driver."""
-    paths = [
-        str(Path(__file__).parents[3] / "tests"),
-        *filter(None, [os.environ.get("PYTHONPATH")]),
-    ]
-    return subprocess.run(
-        [sys.executable, "-W", "ignore", str(CHILD), *map(str, words)],
-        env={
-            **os.environ,
-            **QUIET,
-            "PYTHONPATH": os.pathsep.join(paths),
-            "OPENAI_API_KEY": "not-needed",
-        },
-        capture_output=True,
-        text=True,
-        timeout=1000,
-        check=False,
-    )
+    paths = [str(Path(__file__).parents[3] / "tests"), os.environ.get("PYTHONPATH")]
+    path = os.pathsep.join(filter(None, paths))
+    env = {**os.environ, **QUIET, "PYTHONPATH": path, "OPENAI_API_KEY": "not-needed"}
+    command = [sys.executable, "-W", "ignore", str(CHILD), *map(str, words)]
+    options = {"capture_output": True, "text": True, "timeout": 1000}
+    return subprocess.run(command, env=env, check=False, **options)
 
 
 @pytest.mark.slow
-def test_one_cluster_runs_readme_and_examples_tells_errors_and_loses_a_worker_and_a_node(
-    redis, tmp_path
-):
+def test_a_cluster_runs_readme_and_examples_and_loses_a_worker_and_a_node(redis, tmp_path):
     """Its start takes longer than each part."""
     done = child(redis.url, tmp_path)
 

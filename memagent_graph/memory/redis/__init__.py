@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, TypeVar
 from langgraph.store.base import BaseStore, SearchOp
 
 from memagent_graph.errors import StoreRefusedError
-from memagent_graph.memory.atomic import arrange
 from memagent_graph.memory.redis import layout, operations
 from memagent_graph.memory.redis.connection import MAX_CONNECTIONS, GivenClient, OwnClients, connect
 from memagent_graph.memory.redis.layout import Codec, Names, Wire, run_script
 from memagent_graph.memory.redis.operations import batch, list_roots
+from memagent_graph.memory.store import arrange
 from memagent_graph.text.cache import keep_no_plain_text
 
 if TYPE_CHECKING:
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from langgraph.checkpoint.serde.base import SerializerProtocol
     from langgraph.store.base import IndexConfig, Op, PutOp, Result, TTLConfig
 
-    from memagent_graph.memory.atomic import Given
     from memagent_graph.memory.redis.layout import Reply, Steps
+    from memagent_graph.memory.store import Given
 
 _IN_INFO = {"maxmemory": "maxmemory", "maxmemory_policy": "maxmemory-policy"}
 

@@ -26,7 +26,7 @@ from redis.retry import Retry
 from redis.sentinel import Sentinel
 
 from memagent_graph.errors import ConfigurationError, StoreError, StoreRefusedError
-from memagent_graph.memory.circuit import FAILING
+from memagent_graph.memory.store import FAILING
 from memagent_graph.sync import find_loop
 
 if TYPE_CHECKING:

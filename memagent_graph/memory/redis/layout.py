@@ -29,7 +29,7 @@ from memagent_graph.errors import BadRecordError, ConfigurationError
 if TYPE_CHECKING:
     from langgraph.checkpoint.serde.base import SerializerProtocol
 
-    from memagent_graph.memory.atomic import Value
+    from memagent_graph.memory.store import Value
 
 _ESCAPES = str.maketrans({"%": "%25", "/": "%2F", "{": "%7B", "}": "%7D"})
 _ESCAPED = re.compile("%(25|2F|7B|7D)")

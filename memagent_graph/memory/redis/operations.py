@@ -40,8 +40,8 @@ if TYPE_CHECKING:
 
     from langgraph.store.base import MatchCondition, Op
 
-    from memagent_graph.memory.atomic import Given
     from memagent_graph.memory.redis.layout import Codec, Names, Steps, Stored, Vector
+    from memagent_graph.memory.store import Given
 
 _ORDERS: dict[str, Callable[[Any, Any], bool]] = {
     "$gt": operator.gt,

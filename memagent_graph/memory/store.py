@@ -1,24 +1,197 @@
-"""How long a store is waited for, and a circuit breaker per store: no caller waits in vain."""
+"""What memories ask of any LangGraph store: conditional writes, and an end to waiting.
+
+`BaseStore` has neither. `RedisStore` writes under conditions itself, `stores.AtomicSqlite` lets
+LangGraph's SQLite stores do so, and a substitute for others is here. A circuit breaker for each
+store says how long it is waited for, so that no caller waits in vain.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import inspect
 import logging
+import random
+import sys
 import threading
 import time
-from typing import TYPE_CHECKING, Literal, NamedTuple, TypeVar
+import warnings
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from itertools import count
+from types import EllipsisType, MappingProxyType
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeVar, runtime_checkable
 from weakref import WeakKeyDictionary
+
+from langgraph.store.base import GetOp, Item, PutOp, SearchOp, validate_op_namespace
+from langgraph.store.memory import InMemoryStore
 
 from memagent_graph import errors
 from memagent_graph.config import from_environment
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Iterable
+    from contextlib import AbstractContextManager
 
-    from langgraph.store.base import BaseStore
+    from langgraph.store.base import BaseStore, Op, TTLConfig
 
 T = TypeVar("T")
+Namespace = tuple[str, ...]
+Value = dict[str, Any]
+"""The value of an item in a LangGraph store."""
+Given = Mapping[tuple[Namespace, str], Mapping[str, object] | EllipsisType | None]
+
+NOTHING: Mapping[Any, Any] = MappingProxyType({})
+"""No conditions, or no records."""
+
+MOST_LOST_RACES = 100
+"""Lost races after which a writer gives up; pauses in between add up to 50 s on average."""
+_LONGEST_PAUSE = 0.02
+
+
+async def pause(lost: int) -> None:
+    """Wait before the next try: a random time of up to 20 ms for each race lost."""
+    await asyncio.sleep(random.uniform(0, _LONGEST_PAUSE * lost))  # noqa: S311 - no secret
+
+
+def race_error(what: str, name: str) -> errors.MemoryConflictError:
+    """Return the error of a writer that gives up."""
+    message = f"{what} {name!r} changed {MOST_LOST_RACES} times meanwhile: try again."
+    return errors.MemoryConflictError(message)
+
+
+@runtime_checkable
+class AtomicStore(Protocol):
+    """Atomic operations, which `RedisStore` has and `atomic` adds to other stores."""
+
+    async def acommit(self, puts: Sequence[PutOp], *, given: Given) -> bool:
+        """Carry out all puts in one atomic step, if items are as given; otherwise none.
+
+        All namespaces must begin with the same label, which puts them on one node of a Redis
+        cluster.
+
+        Args:
+            puts: the puts; a value of None deletes. The last put of an item counts. A `ttl` of None
+                stands for the store's default.
+            given: items, and the values that they must have: None for no item, `...` for any value.
+
+        Returns:
+            Whether it was done. If not, read the items again, and decide again.
+
+        Raises:
+            ValueError: The namespaces begin with different labels, or there are none.
+            StoreError: The store cannot be reached, or refused.
+        """
+        ...
+
+    async def abatch(self, ops: Sequence[Op]) -> list[Any]:
+        """Carry out operations as `BaseStore.abatch` does.
+
+        If the caller is cancelled meanwhile, the store remains usable.
+        """
+        ...
+
+    async def aplaces(self, namespace: Namespace) -> list[tuple[Namespace, str]]:
+        """Return the places of all items in and below a namespace, which is not the empty one."""
+        ...
+
+
+def arrange(
+    puts: Iterable[PutOp], beside: Iterable[Namespace], ttl: TTLConfig | None
+) -> list[PutOp]:
+    """Return the puts of one atomic step: the last one of each item, deletes last.
+
+    A time to live of None stands for the default of `ttl`, in minutes. All namespaces, with those
+    `beside` that the step touches, must begin with the same label.
+    """
+    default = (ttl or {}).get("default_ttl")
+    last = {(op.namespace, op.key): op for op in puts}
+    namespaces = {*beside, *(namespace for namespace, _ in last)}
+    for namespace in namespaces:
+        validate_op_namespace(PutOp(namespace, "", None))
+    if len({namespace[:1] for namespace in namespaces}) != 1:
+        message = (
+            "The namespaces of one atomic step must begin with the same label, not "
+            f"{sorted(namespaces)}. Put items that change together under one first label."
+        )
+        raise ValueError(message)
+    ops = [op._replace(ttl=default) if op.ttl is None else op for op in last.values()]
+    return sorted(ops, key=lambda op: op.value is None)
+
+
+def agrees(
+    value: Mapping[str, object] | None, expected: Mapping[str, object] | EllipsisType | None
+) -> bool:
+    """Whether an item's value (None if absent) is as `acommit` expects."""
+    if value is None or expected is None:
+        return value is expected
+    return (
+        isinstance(expected, EllipsisType) or value == expected or _plain(value) == _plain(expected)
+    )
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, Mapping):
+        return {key: _plain(inner) for key, inner in value.items()}
+    return [_plain(inner) for inner in value] if isinstance(value, list | tuple) else value
+
+
+_PAGE = 2_000
+"""Places listed in one step, at most."""
+
+
+class GetThenPut:
+    """The substitute of `atomic`: a get, followed by a put."""
+
+    def __init__(self, store: BaseStore) -> None:
+        self._store = store
+        self._alone: AbstractContextManager[object] = nullcontext()
+        if isinstance(store, InMemoryStore):
+            self._alone = guard_of(store).alone
+        else:
+            message = (
+                f"{type(store).__name__} has no compare-and-put: if two writers update the same "
+                "named memory at once, one update can be lost. Use RedisStore or SQLite for "
+                "several writers."
+            )
+            warnings.warn(message, RuntimeWarning, stacklevel=3)
+
+    async def acommit(self, puts: Sequence[PutOp], *, given: Given) -> bool:
+        """See `AtomicStore`."""
+        ops = arrange(puts, (namespace for namespace, _ in given), self._store.ttl_config)
+        with self._alone:
+            items = await self._batch([GetOp(*place) for place in given])
+            values = [item.value if isinstance(item, Item) else None for item in items]
+            if not all(map(agrees, values, given.values())):
+                return False
+            await self._batch(ops)
+            return True
+
+    async def abatch(self, ops: Sequence[Op]) -> list[Any]:
+        """See `AtomicStore`."""
+        try:
+            return await self._store.abatch(ops)
+        except NotImplementedError:  # some stores are only synchronous
+            return await asyncio.to_thread(self._store.batch, ops)
+
+    async def aplaces(self, namespace: Namespace) -> list[tuple[Namespace, str]]:
+        """See `AtomicStore`. Stores without conditional writes list places with their values."""
+        # In memory, one page holds all: a second would miss what moved up as others were deleted.
+        size = sys.maxsize if isinstance(self._store, InMemoryStore) else _PAGE
+        places: list[tuple[Namespace, str]] = []
+        for offset in count(0, size):
+            search = SearchOp(namespace, None, size, offset, None, refresh_ttl=False)
+            (found,) = await self._batch([search])
+            below = ((tuple(item.namespace), item.key) for item in found)
+            # Some stores compare prefixes as strings.
+            places += (place for place in below if place[0][: len(namespace)] == namespace)
+            if len(found) < size:
+                break
+        return places
+
+    async def _batch(self, ops: Sequence[Op]) -> list[Any]:
+        if isinstance(self._store, InMemoryStore):  # never waits, so the lock is held only briefly
+            return self._store.batch(ops)
+        return await self.abatch(ops)
 
 
 class Pauses(NamedTuple):
