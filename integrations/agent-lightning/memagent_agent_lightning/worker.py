@@ -100,7 +100,8 @@ class Worker:
 
     async def _run(self) -> None:
         headers = {"Authorization": f"Bearer {self._key}"} if self._key else {}
-        limits = httpx.Limits(max_connections=_CONNECTIONS)
+        # Servers close an idle connection after some seconds, maybe while a request is on its way.
+        limits = httpx.Limits(max_connections=_CONNECTIONS, keepalive_expiry=1)
         transport = httpx.AsyncHTTPTransport(retries=5, limits=limits)
         async with (
             httpx.AsyncClient(
