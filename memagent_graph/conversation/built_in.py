@@ -110,8 +110,8 @@ def is_statement(text: str) -> bool:
 
 def _asks(text: str) -> bool:
     """Whether a sentence asks, and says nothing of the one who asks before that."""
-    *before, _ = _CLAUSE_END.split(text)
-    return _QUESTION.search(text) is not None and not any(map(_is_of_oneself, before))
+    asks = _QUESTION.search(text) is not None
+    return asks and not any(map(_is_of_oneself, _CLAUSE_END.split(text)[:-1]))
 
 
 def _requests(text: str) -> bool:

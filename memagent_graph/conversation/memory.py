@@ -304,11 +304,11 @@ class ConversationMemory(ConversationSettings[Shape]):
         return RunnableLambda(lambda messages: wait_for(self._sum_up(messages)), self._sum_up)
 
     async def _sum_up(self, messages: Sequence[BaseMessage]) -> str:
-        runtime, config = find_run("The summarizer of a memory")
+        runtime, config = find_run()
         user, thread = Speakers().of(runtime, config, None)
         await self.asave(messages, user=user, thread=thread, store=runtime.store, config=config)
         said = read_channel(runs_of(config)[0], "messages") or messages
-        work = await read_work(messages, said, self.redact, **self.reading)
+        work = await read_work(messages, said, self.redact, **self.for_work)
         return "\n\n".join(filter(None, [await self._head(user, runtime.store), work]))
 
     async def aflush(self, user: UserId | None = None, *, store: BaseStore | None = None) -> int:

@@ -147,8 +147,6 @@ class ConversationSettings(Generic[Shape]):
         if callable(keep) or callable(never):
             model = share_model(model, self.config, tokenizer)
         self._keep, self._never = keep, never
-        shown = self.config.model_copy(update={"answer_passages": 0})
-        self.reading = {"model": model, "config": shown, "tokenizer": tokenizer}
         make_folding = partial(
             Folding,
             model,
@@ -161,6 +159,9 @@ class ConversationSettings(Generic[Shape]):
         self._foldings = lru_cache(_MOST_WAYS)(make_folding)
         self._folding = self._foldings(*("" if callable(text) else text for text in (keep, never)))
         self.chunk_tokens = self._folding.reading.config.chunk_tokens
+        model = getattr(self._folding.reading.reader, "model", model)  # as it was loaded
+        shown = self.config.model_copy(update={"answer_passages": 0})
+        self.for_work = {"model": model, "config": shown, "tokenizer": tokenizer}
 
     def check_writable(self) -> None:
         """Raise `ConfigurationError` if this memory may only be read here."""

@@ -112,11 +112,10 @@ def read_channel(run: GraphRun, name: str) -> Any:
     return channel.get() if channel is not None and channel.is_available() else None
 
 
-def find_run(what: str) -> tuple[Runtime[Any], RunnableConfig]:
-    """Return runtime and config of the run of which this is part; `what` raises outside of one."""
-    runtime = get_runtime()
-    if runtime is None:
-        message = f"{what} works for the user of a run: call it in a graph."
+def find_run() -> tuple[Runtime[Any], RunnableConfig]:
+    """Return runtime and config of the run of which this is part; raise an error outside of one."""
+    if (runtime := get_runtime()) is None:
+        message = "The summarizer of a memory works for the user of a run: call it in a graph."
         raise ConfigurationError(message)
     return runtime, get_config()
 

@@ -203,6 +203,24 @@ def test_a_summary_has_what_tools_found_which_no_memory_has(how):
     assert not any("cable" in text for text in [memory.load("ann"), *kept])
 
 
+@needs_summarizers
+def test_a_model_is_loaded_once_for_folds_and_summaries(monkeypatch):
+    loaded = []
+
+    def load(name, **_):
+        loaded.append(name)
+        return ScriptedChatModel("It rained.")
+
+    monkeypatch.setattr("memagent_graph.readers.resolve.resolve_model", load)
+    memory = ConversationMemory("hf:large", store=InMemoryStore())
+    model = ScriptedChatModel(*(call_tool("read_file", path=path) for path in "abcdef"), "Done.")
+    graph = agent_with(memory, model=model, middleware=[summing_up(memory, 6)], tools=[read_file])
+    out = say(graph, "I am Ann. Read the files a to f.", ANN)
+
+    assert "It rained." in out["messages"][0].text
+    assert loaded == ["hf:large"]
+
+
 def test_without_langchain_it_says_what_to_install_and_the_other_names_are_there(monkeypatch):
     monkeypatch.delitem(sys.modules, "memagent_graph.conversation.middleware")
     monkeypatch.setitem(sys.modules, "langchain.agents.middleware", None)
