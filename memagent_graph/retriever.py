@@ -24,7 +24,7 @@ from memagent_graph.memory.items import NAMESPACE
 from memagent_graph.prompts import Prompts  # noqa: TC001 - a field's type
 from memagent_graph.readers.base import Reader, merges
 from memagent_graph.readers.resolve import resolve_reader
-from memagent_graph.sync import to_thread, wait_for
+from memagent_graph.sync import to_sync, to_thread
 from memagent_graph.text.files import open_source
 from memagent_graph.text.source import (
     JoinedSource,
@@ -36,9 +36,7 @@ from memagent_graph.text.source import (
 
 if TYPE_CHECKING:
     from langchain_core.callbacks import (
-        AsyncCallbackManagerForRetrieverRun,
         BaseCallbackManager,
-        CallbackManagerForRetrieverRun,
     )
     from langchain_core.runnables import RunnableConfig
 
@@ -348,17 +346,6 @@ class MemAgentRetriever(BaseRetriever):
         kept: Any = {"store": self.store, "namespace": self.namespace}
         self._agent = create_memagent(reader, config=config, tokenizer=counter, **kept)
 
-    def batch(
-        self,
-        inputs: list[str],
-        config: RunnableConfig | list[RunnableConfig] | None = None,
-        *,
-        return_exceptions: bool = False,
-        **kwargs: Any,
-    ) -> list[list[Document]]:
-        """Retrieve for several queries, for which the corpus is read once; see `abatch`."""
-        return wait_for(self.abatch(inputs, config, return_exceptions=return_exceptions, **kwargs))
-
     async def abatch(
         self,
         inputs: list[str],
@@ -393,15 +380,14 @@ class MemAgentRetriever(BaseRetriever):
         finally:
             await reading.close()
 
-    def _get_relevant_documents(
-        self, query: str, *, run_manager: CallbackManagerForRetrieverRun, **options: Any
-    ) -> list[Document]:
-        return wait_for(self._retrieve(query, run_manager.get_child(), **options))
+    batch = to_sync(abatch)  # type: ignore[arg-type]
 
     async def _aget_relevant_documents(
-        self, query: str, *, run_manager: AsyncCallbackManagerForRetrieverRun, **options: Any
+        self, query: str, *, run_manager: Any, **options: Any
     ) -> list[Document]:
         return await self._retrieve(query, run_manager.get_child(), **options)
+
+    _get_relevant_documents = to_sync(_aget_relevant_documents)  # type: ignore[arg-type]
 
     async def _retrieve(
         self,

@@ -14,6 +14,7 @@ from langgraph._internal._constants import (
     CONFIG_KEY_SCRATCHPAD,
 )
 from langgraph._internal._runnable import RunnableCallable as RunnableCallable  # noqa: PLC0414
+from langgraph._internal._typing import MISSING as MISSING  # noqa: PLC0414
 
 if TYPE_CHECKING:
     import sqlite3
@@ -112,8 +113,10 @@ def replaces_messages(config: RunnableConfig, messages: Sequence[BaseMessage]) -
 
 
 def with_checkpointer(config: RunnableConfig, checkpointer: Checkpointer) -> RunnableConfig:
-    """A config that lends a checkpointer to a graph which runs within a node."""
-    configurable = {**config["configurable"], CONFIG_KEY_CHECKPOINTER: checkpointer}
+    """A config that lends a checkpointer to a graph within a node: the host's for None or True."""
+    if checkpointer in (None, True):
+        return config
+    configurable = {**config["configurable"], CONFIG_KEY_CHECKPOINTER: checkpointer or None}
     return {**config, "configurable": configurable}
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import inspect
 import os
 import threading
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -15,7 +16,7 @@ from contextlib import aclosing, contextmanager, suppress
 from contextvars import Context, ContextVar, copy_context
 from functools import partial, wraps
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any, ClassVar, Concatenate, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, ParamSpec, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Sequence
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 P = ParamSpec("P")
-Owner = TypeVar("Owner")
 
 _cancelled: ContextVar[tuple[threading.Event, ...]] = ContextVar("memagent_cancelled", default=())
 _held_up: ContextVar[asyncio.AbstractEventLoop | None] = ContextVar(
@@ -115,6 +115,8 @@ class LoopThread:
 
 
 _SHARED = "memagent-loop"
+_TICK = 0.02
+"""Seconds between two looks whether work on another loop is done, or that loop has ended."""
 
 
 def wait_for(coroutine: Coroutine[object, object, T]) -> T:
@@ -129,14 +131,12 @@ def wait_for(coroutine: Coroutine[object, object, T]) -> T:
         _held_up.reset(before)
 
 
-def to_sync(
-    method: Callable[Concatenate[Owner, P], Coroutine[object, object, T]],
-) -> Callable[Concatenate[Owner, P], T]:
-    """The synchronous face of a coroutine method, with its docstring."""
+def to_sync(work: Callable[P, Coroutine[object, object, T]]) -> Callable[P, T]:
+    """The synchronous face of a coroutine function, or method, with its docstring."""
 
-    @wraps(method)
-    def wait(self: Owner, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return wait_for(method(self, *args, **kwargs))
+    @wraps(work)
+    def wait(*args: P.args, **kwargs: P.kwargs) -> T:
+        return wait_for(work(*args, **kwargs))
 
     return wait
 
@@ -168,6 +168,34 @@ async def ask_saver(saver: BaseCheckpointSaver[Any], call: str, *args: Any, **op
 def soon(call: Callable[[], object]) -> None:
     """Call on the loop of synchronous code, from any thread, with nothing of its context."""
     LoopThread.of(_SHARED).loop.call_soon_threadsafe(call, context=Context())
+
+
+async def run_on(
+    loop: asyncio.AbstractEventLoop | None, work: Callable[[], Coroutine[Any, Any, None]]
+) -> bool:
+    """Do `work` on another loop; False if there is none, or it ended before it was done."""
+    if loop is None or loop is asyncio.get_running_loop() or not loop.is_running():
+        return False
+    tasks: list[asyncio.Task[None]] = []
+
+    def begin() -> None:
+        task = loop.create_task(work())
+        task._log_destroy_pending = False  # type: ignore[attr-defined]  # noqa: SLF001 - its loop may end
+        tasks.append(task)
+
+    try:
+        loop.call_soon_threadsafe(begin)
+    except RuntimeError:  # it was closed at this moment
+        return False
+    while not any(task.done() for task in tasks) and loop.is_running():  # noqa: ASYNC110 - an
+        await asyncio.sleep(_TICK)  # ended loop sets no event
+    for task in tasks:
+        if task.done():
+            return not (task.cancelled() or task.exception())
+        coroutine: Any = task.get_coro()
+        if inspect.getcoroutinestate(coroutine) == inspect.CORO_CREATED:  # nobody will await it
+            coroutine.close()
+    return False
 
 
 def at_exit(work: Callable[[], object]) -> None:

@@ -17,7 +17,7 @@ from memagent_graph.errors import ConfigurationError, MemAgentError
 from memagent_graph.evidence.places import Evidence
 from memagent_graph.graph.build import create_memagent
 from memagent_graph.seams import with_runtime_only
-from memagent_graph.sync import wait_for
+from memagent_graph.sync import to_sync
 from memagent_graph.templates import plural
 from memagent_graph.text.files import Corpus
 from memagent_graph.text.source import is_lost
@@ -96,11 +96,8 @@ def create_reading_tool(
         except MemAgentError as error:
             raise ToolException(str(error)) from error
 
-    def read(questions: list[str], source: str, config: RunnableConfig) -> _Said:
-        return wait_for(aread(questions, source, config))
-
     return StructuredTool.from_function(
-        read,
+        to_sync(aread),
         aread,
         name=name,
         description=description,
@@ -236,9 +233,6 @@ def create_facts_tool(
             raise ToolException(str(error)) from error
         return describe_facts(found)
 
-    def look_up(subject: str = "", relation: str = "", at: str = "") -> str:
-        return wait_for(alook_up(subject, relation, at))
-
     return StructuredTool.from_function(
-        look_up, alook_up, name=name, description=description, handle_tool_error=True
+        to_sync(alook_up), alook_up, name=name, description=description, handle_tool_error=True
     )

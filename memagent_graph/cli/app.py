@@ -10,12 +10,10 @@ import typer
 from typer.core import TyperGroup
 
 from memagent_graph.cli import memory
-from memagent_graph.cli.ask import ask
-from memagent_graph.cli.batch import batch
+from memagent_graph.cli.ask import ask, batch
 from memagent_graph.cli.doctor import doctor
-from memagent_graph.cli.evaluate import evaluate
+from memagent_graph.cli.evaluate import evaluate, train
 from memagent_graph.cli.terminal import flush_output, mask_output
-from memagent_graph.cli.train import train
 
 _HELP = """Read documents of any length through a small memory, and answer from it.
 

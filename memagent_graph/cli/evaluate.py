@@ -1,8 +1,9 @@
-"""`memagent eval`: accuracy by length, with MemAgent and without."""
+"""`memagent eval` and `memagent train`: measure a reader on tasks, and train it on them."""
 
 from __future__ import annotations
 
 import asyncio
+import signal
 import sys
 from contextlib import closing
 from dataclasses import replace
@@ -11,17 +12,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from memagent_graph.cli.options import Reads, check_server, takes_options
+from memagent_graph.cli.options import Reads, check_server, parse_fields, takes_options
 from memagent_graph.cli.terminal import report_errors
+from memagent_graph.errors import install_hint
 from memagent_graph.templates import plural
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Mapping
 
     from memagent_graph.evaluation.run import SampleResult
     from memagent_graph.evaluation.samples import Task
 
-_EXAMPLES = """Measure a model, with MemAgent and without.
+_EVALUATE = """Measure a model, with MemAgent and without.
 
 Tasks: qa:FILE asks the questions of a file of HotpotQA, SQuAD or Natural Questions, masked:FOLDER
 asks what was masked in sentences of your own documents, ruler:FILE has samples that RULER wrote.
@@ -40,7 +42,7 @@ The score is of the final answer: what the reply boxes, or the whole of it.
 
 Exit codes: 0 done, 1 some samples failed, 2 wrong usage, 130 interrupted.
 """
-_STOPPED = "memagent: stopped. The samples so far are kept. To continue:\n  {command}"
+_MEASURED = "memagent: stopped. The samples so far are kept. To continue:\n  {command}"
 
 
 @takes_options
@@ -74,7 +76,7 @@ def evaluate(
         typer.Option(help="Arguments of the model as JSON, such as '{\"max_model_len\": 8192}'."),
     ] = None,
 ) -> None:
-    """Replaced by `_EXAMPLES` below."""
+    """Replaced by `_EVALUATE` below."""
     from memagent_graph.evaluation import run
     from memagent_graph.evaluation.methods import make_method
     from memagent_graph.evaluation.samples import parse_length
@@ -83,7 +85,7 @@ def evaluate(
 
     if out is None:
         raise typer.BadParameter("Name a folder for the results: --out DIR.")
-    with report_errors(_STOPPED):
+    with report_errors(_MEASURED):
         settings = reads.make_config()
         wanted, ways = [*map(parse_length, lengths.split(","))], methods.split(",")
         made = _tasks(tasks, essays)
@@ -150,4 +152,80 @@ async def _through(running: AsyncIterator[SampleResult], total: int) -> None:
             bar.update()
 
 
-evaluate.__doc__ = _EXAMPLES
+evaluate.__doc__ = _EVALUATE
+
+
+_TRAIN = """Train a model to read, by reinforcement learning.
+
+RUN is a YAML file with the fields of `memagent_graph.rl.TrainingSettings`;
+`--set FIELD=VALUE` overrides one, or gives all of them without a file.
+
+Examples:
+
+\b
+  memagent train run.yaml
+  memagent train run.yaml --set learning_rate=3e-6 --set out=second
+  memagent train --set model=MODEL --set engine=vllm --set out=first
+  memagent train --set tasks='[masked:texts/]' --set model=NAME --set out=ours
+  memagent train run.yaml --set traces='[production.jsonl]'
+
+`masked:contracts/` makes the questions itself, without labels: a sentence of the documents with a
+name, number or date masked.
+
+A run that was stopped continues where it was when the same command is given again. OUT gets
+`metrics.jsonl`, checkpoints, and the trained model in `model/`. On several GPUs:
+`accelerate launch -m memagent_graph train run.yaml`.
+
+Exit codes: 0 done, 1 training failed, 2 wrong usage, 130 stopped.
+"""
+_TRAINED = "memagent: stopped. What was trained is kept. To continue:\n  {command}"
+
+
+def train(
+    run: Annotated[
+        Path | None, typer.Argument(help="YAML file with the settings.", show_default=False)
+    ] = None,
+    fields: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="Setting FIELD=VALUE, in YAML. Repeat it for more."),
+    ] = None,
+) -> None:
+    """Replaced by `_TRAIN` below."""
+    with report_errors(_TRAINED):
+        from memagent_graph.rl.grpo import TrainingSettings
+
+        settings = TrainingSettings.model_validate(parse_fields(run, fields))
+        with install_hint('Training needs: pip install "memagent-graph[rl]"'):
+            from memagent_graph.rl.training import Training
+        training = Training(settings)
+        stopped = False
+
+        def stop(*_: object) -> None:
+            nonlocal stopped
+            if stopped:
+                raise KeyboardInterrupt
+            stopped = True
+            print(
+                "memagent: stopping after this iteration; again to stop at once.", file=sys.stderr
+            )
+            training.stop()
+
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, stop)
+        asyncio.run(training.run(_print))
+        if stopped:
+            raise KeyboardInterrupt
+        if training.main:
+            print(f"The trained model: {settings.out / 'model'}")
+
+
+_SHOWN = ("reward", "held_out_reward", "kl", "entropy", "clip_fraction", "memory_tokens")
+
+
+def _print(metrics: Mapping[str, float]) -> None:
+    shown = [f"{name} {metrics[name]:.3f}" for name in _SHOWN if name in metrics]
+    skipped = [f"{name} {value}" for name, value in metrics.items() if name.startswith("skipped")]
+    print(f"{metrics['iteration']:>5}  {'  '.join([*shown, *skipped])}", flush=True)
+
+
+train.__doc__ = _TRAIN

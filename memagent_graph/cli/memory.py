@@ -410,7 +410,7 @@ def _forget_user(
     with nullcontext() if checkpoints is None else open_saver(checkpoints) as saver:
         if saver is not None:
             found = wait_for(athreads_of(saver, user, held.threads))
-            print(row(str(checkpoints), plural(len(found.own), "thread"), *found.own))
+            print(row(str(checkpoints), plural(len(found.own), "thread"), *map(str, found.own)))
         if not agrees("Forget this user?"):
             return
         done = wait_for(aforget(users.of(user), by=operator(), checkpointer=saver))

@@ -3,31 +3,31 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 import logging
 import math
 import os
 import threading
 from collections import OrderedDict
 from contextvars import Context
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary, WeakSet
 
-from langgraph.store.base import BaseStore, PutOp
+from langchain_core.messages import HumanMessage
 from langgraph.store.memory import InMemoryStore
 
-from memagent_graph.conversation.messages import as_message
+from memagent_graph.conversation.episodes import Branch
+from memagent_graph.conversation.messages import as_message, record_message, seen_at
 from memagent_graph.conversation.proposal import change_proposals
 from memagent_graph.conversation.thread import AnonymousUser
-from memagent_graph.conversation.user_memory import UserMemory
-from memagent_graph.errors import ConfigurationError
+from memagent_graph.conversation.user_memory import Changed, UserMemory
+from memagent_graph.errors import BadRecordError, ConfigurationError
 from memagent_graph.memory.items import check_namespace, name_user
-from memagent_graph.memory.store import Namespace, StoreGuard, guard_of
-from memagent_graph.memory.stores import atomic
-from memagent_graph.sync import at_exit, find_held_up_loop, find_loop, soon
+from memagent_graph.memory.store import MOST_LOST_RACES, StoreGuard, guard_of, pause
+from memagent_graph.memory.stores import ReadOnlyStore
+from memagent_graph.sync import at_exit, find_held_up_loop, find_loop, run_on, soon
 from memagent_graph.templates import plural
 
 if TYPE_CHECKING:
@@ -35,14 +35,13 @@ if TYPE_CHECKING:
         Awaitable,
         Callable,
         Collection,
-        Coroutine,
         Iterable,
         Mapping,
         Sequence,
     )
 
     from langchain_core.messages import BaseMessage
-    from langgraph.store.base import Op, Result
+    from langgraph.store.base import BaseStore
 
     from memagent_graph.conversation.episodes import KeptMessage, Recorded
     from memagent_graph.conversation.form import NotesForm
@@ -273,11 +272,53 @@ class Backlog:
     async def _fold_due(self) -> None:
         try:
             async with _turns:
-                if not await _run_on(self._home, lambda: self._fold_until(monotonic())):
+                if not await run_on(self._home, lambda: self._fold_until(monotonic())):
                     await self._fold_until(monotonic())
         finally:
             self._task = None
             self._arm()
+
+
+async def find_changed(
+    personal: UserMemory, thread: str, messages: Sequence[BaseMessage], redact: Redact
+) -> list[Changed]:
+    """Return those of some messages that were not folded, or said something else then.
+
+    A message is known by its id in all threads of the user. One of another thread that says
+    something else is another message, and has an id of its own here. What was seen before the
+    user was forgotten is not folded again.
+    """
+    keys = [key for m in messages for key in (str(m.id), f"{m.id} in {thread}")]
+    places = [personal.forgotten, *((personal.said, key) for key in keys)]
+    last, *values = await personal.bank.values(places)
+    since = str(last.get("at", "")) if isinstance(last, dict) else ""
+    found, skipped = [], False
+    for message, *known in zip(messages, values[::2], values[1::2], strict=True):
+        if since and isinstance(message, HumanMessage):
+            skipped = "" < seen_at(message) <= since
+        own = record_message(message, redact)
+        for key, value in zip((own.id, f"{own.id} in {thread}"), known, strict=True):
+            if isinstance(value, BadRecordError) or (value or {}).get("digest") == own.digest:
+                break
+            if value is None or value.get("thread") == thread:
+                same = message.model_copy(update={"id": key})
+                found += [] if skipped else [Changed(same, replace(own, id=key), value)]
+                break
+    return found
+
+
+async def record_said(
+    personal: UserMemory, thread: str, message: BaseMessage, redact: Redact
+) -> None:
+    """Record a message as folded that will not be."""
+    for lost in range(MOST_LOST_RACES):
+        await pause(lost)
+        mark = await personal.read_mark(thread)
+        changed = await find_changed(personal, thread, [message], redact)
+        step = personal.put_said(thread, mark, changed, Branch())
+        if not changed or await personal.bank.commit(*step):
+            return
+    raise personal.conflict()
 
 
 async def fold_all(backlogs: Iterable[Backlog]) -> int:
@@ -289,34 +330,6 @@ async def fold_all(backlogs: Iterable[Backlog]) -> int:
             return await backlog.fold()
 
     return sum(await asyncio.gather(*map(fold, [*backlogs])))
-
-
-async def _run_on(
-    loop: asyncio.AbstractEventLoop | None, work: Callable[[], Coroutine[Any, Any, None]]
-) -> bool:
-    """Do `work` on another loop; False if there is none, or it ended before it was done."""
-    if loop is None or loop is asyncio.get_running_loop() or not loop.is_running():
-        return False
-    tasks: list[asyncio.Task[None]] = []
-
-    def begin() -> None:
-        task = loop.create_task(work())
-        task._log_destroy_pending = False  # type: ignore[attr-defined]  # noqa: SLF001 - its loop may end
-        tasks.append(task)
-
-    try:
-        loop.call_soon_threadsafe(begin)
-    except RuntimeError:  # it was closed at this moment
-        return False
-    while not any(task.done() for task in tasks) and loop.is_running():  # noqa: ASYNC110 - an
-        await asyncio.sleep(_TICK)  # ended loop sets no event
-    for task in tasks:
-        if task.done():
-            return not (task.cancelled() or task.exception())
-        coroutine: Any = task.get_coro()
-        if inspect.getcoroutinestate(coroutine) == inspect.CORO_CREATED:  # nobody will await it
-            coroutine.close()
-    return False
 
 
 def _begin_anew() -> None:
@@ -427,7 +440,7 @@ class UserMemories:
         kept, waiting = await personal.episodes.read_all()
         others = [(one.thread, as_message(one)) for one in waiting if goes(one)]
         for name, message in [*others, *own]:
-            await personal.record_said(name, message, redact)
+            await record_said(personal, name, message, redact)
         await change_proposals(
             personal, lambda one: one.without(ids) if thread in (None, one.thread) else one
         )
@@ -455,46 +468,3 @@ class UserMemories:
         """Return the store to use: its own, that of the host graph, or one in this process."""
         chosen = self._store or store or self._here
         return self._guarded(chosen) if self.read_only else chosen
-
-
-def refuse_writes() -> ConfigurationError:
-    """Return the error for a write to a memory that is attached read-only."""
-    message = (
-        "This memory is attached read-only (read_only=True): its own agent writes it. Use a "
-        "ConversationMemory with another namespace to remember something here."
-    )
-    return ConfigurationError(message)
-
-
-class ReadOnlyStore(BaseStore):
-    """A store that reads from another one and refuses every write."""
-
-    def __init__(self, store: BaseStore) -> None:
-        self.store = store
-        self.ttl_config = store.ttl_config
-        self.supports_ttl = store.supports_ttl
-        self._atomic = atomic(store)
-
-    def batch(self, ops: Iterable[Op]) -> list[Result]:
-        """Read items; a write raises `ConfigurationError`."""
-        return self.store.batch(_reads(ops))
-
-    async def abatch(self, ops: Iterable[Op]) -> list[Any]:
-        """Do what `batch` does."""
-        return await self._atomic.abatch(_reads(ops))
-
-    async def _refuse(self, *_: object, **__: object) -> Any:
-        raise refuse_writes()
-
-    acommit = _refuse
-
-    async def aplaces(self, namespace: Namespace) -> list[tuple[Namespace, str]]:
-        """Return the places of the items in and below a namespace."""
-        return await self._atomic.aplaces(namespace)
-
-
-def _reads(ops: Iterable[Op]) -> list[Op]:
-    found = [*ops]
-    if any(isinstance(op, PutOp) for op in found):
-        raise refuse_writes()
-    return found

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from memagent_graph.conversation.messages import by_owner, is_unmarked, stamp
 from memagent_graph.conversation.session import Talk
 from memagent_graph.conversation.thread import USER_KEY, AnonymousUser, KeptThread, messages_in
-from memagent_graph.memory.maintenance import erase
+from memagent_graph.memory.stores import erase
 from memagent_graph.sync import ask_saver, see_checkpoints, to_sync
 
 if TYPE_CHECKING:
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from memagent_graph.conversation.session import ConversationSettings
     from memagent_graph.conversation.user_memory import ForgottenUser, UserMemory
+    from memagent_graph.memory.items import UserId
 
 _log = logging.getLogger(__name__)
 
@@ -95,7 +96,8 @@ async def _fold(
         marks |= await one.find_own(bare)
     left = {one for one in bare if one.id not in marks}
     guest = last if last.startswith(AnonymousUser.PREFIX) else ""
-    kept = KeptThread(checkpointer, thread, newest.checkpoint["id"], nested=False)
+    at = newest.config["configurable"]["thread_id"], newest.checkpoint["id"]
+    kept = KeptThread(checkpointer, *at, nested=False)
     marks |= await kept.find_marks(
         left, talk.record_all, lambda first: str(first.metadata.get(USER_KEY, guest))
     )
@@ -114,8 +116,8 @@ class Threads(NamedTuple):
         shared: ids of threads in which others spoke as well. Nothing deletes them for you.
     """
 
-    own: tuple[str, ...]
-    shared: tuple[str, ...]
+    own: tuple[UserId, ...]
+    shared: tuple[UserId, ...]
 
 
 async def aforget(
@@ -133,7 +135,8 @@ async def aforget(
     kept = await erase(checkpointer)
     done = await personal.forget(by=by)
     left = " ".join(filter(None, (kept, done.left)))
-    return done._replace(threads=found.shared, deleted=found.own, left=left)
+    threads, deleted = (tuple(map(str, ids)) for ids in (found.shared, found.own))
+    return done._replace(threads=threads, deleted=deleted, left=left)
 
 
 async def athreads_of(
@@ -144,18 +147,18 @@ async def athreads_of(
     Agents with `MemAgentMiddleware` and graphs with `ConversationNode` have such a state. Every
     checkpoint is examined. Those in `known` are theirs if no state names another.
     """
-    named: dict[str, set[str]] = {}
+    named: dict[UserId, set[str]] = {}
 
     def note(found: CheckpointTuple) -> None:
-        thread = str(found.config.get("configurable", {}).get("thread_id"))
+        thread = found.config["configurable"]["thread_id"]
         name = found.checkpoint["channel_values"].get("memory_user")
         named.setdefault(thread, set()).update({name} if isinstance(name, str) and name else ())
 
     await see_checkpoints(checkpointer, note)
-    theirs = sorted(
+    theirs = [
         thread
-        for thread, users in named.items()
-        if user in users or (thread in known and not users)
-    )
+        for thread in sorted(named, key=str)
+        if user in named[thread] or (str(thread) in known and not named[thread])
+    ]
     own = tuple(thread for thread in theirs if named[thread] <= {user})
     return Threads(own, tuple(thread for thread in theirs if thread not in own))

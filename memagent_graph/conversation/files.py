@@ -16,7 +16,7 @@ from memagent_graph.conversation.thread import Speakers, UserOf, access_of
 from memagent_graph.conversation.tools import find_turn
 from memagent_graph.graph.build import create_memagent
 from memagent_graph.memory.items import name_user
-from memagent_graph.sync import wait_for
+from memagent_graph.sync import to_sync, wait_for
 
 with errors.install_hint("MemoryBackend needs deepagents 0.7 or later: pip install deepagents"):
     from deepagents.backends.protocol import (
@@ -270,11 +270,8 @@ def create_file_reading_tool(
             raise ToolException(str(error)) from error
         return str(found["answer"])
 
-    def ask_sync(path: str, question: str, config: RunnableConfig) -> str:
-        return wait_for(ask(path, question, config))
-
     return StructuredTool.from_function(
-        ask_sync,
+        to_sync(ask),
         ask,
         name=name,
         description=(

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from langchain_core.messages import HumanMessage
 
 from memagent_graph import errors
+from memagent_graph.conversation.backlog import find_changed
 from memagent_graph.conversation.built_in import drop_ended, topics, withdraw
 from memagent_graph.conversation.episodes import KeepFilter, drop_subjects
 from memagent_graph.conversation.form import split_memory
@@ -36,8 +37,8 @@ from memagent_graph.evidence.places import Memory
 from memagent_graph.evidence.statements import is_later, statements
 from memagent_graph.graph.fold import advance, faults_of, warn_of_faults
 from memagent_graph.graph.layers import add_layers
-from memagent_graph.graph.reading import Call, Reading, check_window, repeat, warn_of_left_out
-from memagent_graph.graph.state import begin_fold, document_of, memory_of, whole_scope
+from memagent_graph.graph.reading import Call, Reading, check_window, memory_of, repeat
+from memagent_graph.graph.state import begin_fold, document_of, warn_of_left_out, whole_scope
 from memagent_graph.memory.store import MOST_LOST_RACES, pause
 from memagent_graph.memory.version import (
     MemoryVersion,
@@ -206,7 +207,7 @@ class Folding:
                 return 0  # the user was forgotten at this moment
             self._check(head)
             before = head
-            changed = await memory.find_changed(thread, folding, redact)
+            changed = await find_changed(memory, thread, folding, redact)
             if not changed and not replaced:
                 return 0
             gone = {one.recorded.id for one in changed if one.before} | {r.id for r in replaced}

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from langchain.agents.middleware import ModelResponse
     from langgraph.runtime import Runtime
 
-    _Runtime = Runtime[Any]
-    _Update = dict[str, object] | None
     _Request = ModelRequest[Any]
     _Response = ModelResponse[Any]
 
@@ -37,12 +35,7 @@ _RESERVED = str.maketrans(":|", "--")
 
 
 class MemAgentState(AgentState[Any]):
-    """The state of an agent that remembers; the memory itself is not in it.
-
-    Attributes:
-        memory_user: id of the user whose turn the thread's last one is.
-        memory_left: id of a message: what precedes it, and its group, the model does not see.
-    """
+    """The state of an agent that remembers, as `ConversationState`; the memory is not in it."""
 
     memory_user: NotRequired[Annotated[str, PrivateStateAttr]]
     memory_left: NotRequired[Annotated[str, PrivateStateAttr]]
@@ -117,8 +110,7 @@ class MemAgentMiddleware(AgentMiddleware[MemAgentState, Any, Any]):
 
     async def _show(self, request: _Request) -> tuple[Thread, _Request, dict[str, Any]]:
         """Return a request with what is remembered, and without what left the view."""
-        given = self.memory, self._speakers, request.state, request.runtime, get_config()
-        thread = Thread(*given)
+        thread = Thread(self.memory, self._speakers, request.state, request.runtime, get_config())
         profile = getattr(request.model, "profile", None) or {}
         thread.turn_tokens = (profile.get("max_input_tokens") or inf) / 2  # the rest has room, too
         shown, changed = await thread.show(request.messages, shorten=self._shorten_state)
@@ -140,8 +132,7 @@ class ApprovalMiddleware(AgentMiddleware[MemAgentState, Any, Any]):
 
     Args:
         memory: the memory of the users, with `approve=True`; one that is read-only is not asked.
-        user: function of the run's runtime and config that returns the id of the user.
-        strict: whether a run without a user is an error; otherwise its thread has a memory.
+        user, strict: as for `MemAgentMiddleware`.
 
     Examples:
         >>> from memagent_graph import ApprovalMiddleware, ConversationMemory, MemAgentMiddleware

@@ -29,7 +29,7 @@ from memagent_graph.conversation.messages import (
     last_owner,
     stamp,
 )
-from memagent_graph.conversation.prompt import Reminders
+from memagent_graph.conversation.prompt import Reminders, cut_long
 from memagent_graph.conversation.session import Talk
 from memagent_graph.conversation.thread import (
     AnonymousUser,
@@ -278,7 +278,6 @@ class Thread:
         self._known: str = state.get("memory_user") or ""
         self.left: str | None = state.get("memory_left") or None
         self._access = access_of(config, runtime.context)
-        self._shown = dict[object, BaseMessage]()
         now = speakers.of(runtime, config, self._known)
         self._now, self.speaker = now.user, turn_of(now, state)
 
@@ -350,6 +349,7 @@ class Thread:
             stays, changed = self.turn(shorten=shorten)
             left = self._list_left(messages, stays)
         shown = [m if m.id == key else m.model_copy(update={"id": key}) for key, m in left]
+        whole, shown = shown, cut_long(shown, self.turn_tokens)
         if self._access.reads:
             recalled = self._recalled
             view = *self._agent, next((str(m.id) for m in shown if not is_instruction(m)), "")
@@ -359,7 +359,7 @@ class Thread:
                 recalled.popitem(last=False)
             if reminders.begin(list_said(shown)):
                 user, store = self.speaker.user, self._store
-                await self._memory.atold(user, about=shown, store=store, reminders=reminders)
+                await self._memory.atold(user, about=whole, store=store, reminders=reminders)
             shown = put_before(shown, reminders.texts)
         self._shown = {_key(one): own for one, (_, own) in zip(shown, left, strict=False)}
         return shown, changed
@@ -461,14 +461,15 @@ class Thread:
         What leaves the view leaves the state as well to `shorten` it.
         """
         update, seen = self.begin(), view(self.now, self.left)
-        stays = self._own.shorten(seen, turn_tokens=self.turn_tokens, folded=shorten)
+        stays = self._own.shorten(seen, turn_tokens=self.turn_tokens)
+        if len(stays) < len(seen):
+            update["memory_left"] = find_left(self.now, stays)
         if shorten:
-            left = {message.id for message in stays}
+            kept = self._own.shorten(self.now, turn_tokens=self.turn_tokens, folded=True)
+            left = {message.id for message in kept}
             pairs = zip(self._state["messages"], self.now, strict=True)
             gone = [RemoveMessage(id=m.id) for m, mine in pairs if m.id and mine.id not in left]
             update |= {"messages": [*update.get("messages", ()), *gone]} if gone else {}
-        elif len(stays) < len(seen):
-            update["memory_left"] = find_left(self.now, stays)
         return stays, update
 
 

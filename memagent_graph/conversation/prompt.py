@@ -20,8 +20,10 @@ from memagent_graph.conversation.built_in import read_remarks, write_remarks
 from memagent_graph.conversation.episodes import Kept, Page
 from memagent_graph.conversation.form import MessagePassage, index_lines, write_passages
 from memagent_graph.conversation.messages import ASSISTANT, USER
+from memagent_graph.conversation.thread import count_tokens, warn_of_cut
 from memagent_graph.memory.items import find_versions
 from memagent_graph.memory.version import MemoryVersion, MessageFold
+from memagent_graph.models.reply import text_in
 from memagent_graph.prompts import render
 from memagent_graph.text.chunks import LONGEST_PASSAGE, passages
 from memagent_graph.text.index import Index, IndexPart, find_highest
@@ -39,6 +41,7 @@ if TYPE_CHECKING:
         Sequence,
     )
 
+    from langchain_core.messages import BaseMessage
     from numpy.typing import NDArray
 
     from memagent_graph.conversation.episodes import KeptMessage
@@ -87,6 +90,31 @@ holds.
 def render_memory(memory: str, template: str = REMEMBERED) -> str:
     """Return the text for a model with a conversation's memory; empty if there is none."""
     return render(template, memory=memory) if memory.strip() else ""
+
+
+_CUT = "\n[... The middle of this text is left out: you have no room for it. ...]\n"
+
+
+def cut_long(messages: Sequence[BaseMessage], tokens: float) -> list[BaseMessage]:
+    """Return messages that have room where a turn has so many: of long texts, both ends."""
+    tokens, sizes = 1.5 * tokens, sorted(map(count_tokens, messages))  # 3/4 of the window
+    if sum(sizes) <= tokens:
+        return [*messages]
+    while sizes[0] <= tokens / len(sizes):  # the longest give way first
+        tokens -= sizes.pop(0)
+    return [_shorten(message, tokens / len(sizes)) for message in messages]
+
+
+def _shorten(message: BaseMessage, tokens: float) -> BaseMessage:
+    text, size, said = str(message.text), count_tokens(message), message.content
+    if size <= tokens or not text:
+        return message
+    warn_of_cut(message.id)
+    half = int(len(text) * tokens / size / 2)
+    text = f"{text[:half]}{_CUT}{text[len(text) - half :]}"
+    others = [] if isinstance(said, str) else [part for part in said if text_in(part) is None]
+    content = [{"type": "text", "text": text}, *others]
+    return message.model_copy(update={"content": content if others else text})
 
 
 def render_recalled(memory: str, passages: str, said: str = "", *, again: bool = False) -> str:

@@ -17,7 +17,7 @@ from typing_extensions import TypeVar
 
 from memagent_graph import errors
 from memagent_graph.config import ReadingConfig
-from memagent_graph.conversation.backlog import UserMemories, refuse_writes
+from memagent_graph.conversation.backlog import UserMemories, find_changed
 from memagent_graph.conversation.built_in import read_remarks
 from memagent_graph.conversation.episodes import Branch, KeptMessage, Recorded, own_id
 from memagent_graph.conversation.fold import Folding
@@ -40,6 +40,7 @@ from memagent_graph.conversation.proposal import list_proposals
 from memagent_graph.conversation.reader import share_model
 from memagent_graph.conversation.thread import beyond, count_tokens, first_leaving, messages_in
 from memagent_graph.memory.items import NAMESPACE, label
+from memagent_graph.memory.stores import refuse_writes
 from memagent_graph.templates import plural
 
 if TYPE_CHECKING:
@@ -219,7 +220,7 @@ class Talk:
         others = {str(message.id) for message in unseen}
         try:
             redact = self._memory.redact
-            new = await self.personal.find_changed(self.thread, unseen, redact) if unseen else []
+            new = await find_changed(self.personal, self.thread, unseen, redact) if unseen else []
             _, waiting = await self.personal.episodes.read_all(empty=not (new and self._quotes))
             said = {(one.id, one.text) for one in waiting if one.text}
             rules = self._memory.get_folding(self.user).kept
@@ -324,7 +325,7 @@ class Talk:
         """Let every process find messages that wait, and of the thread none that is not there."""
         try:
             left = await self._find_left(there)
-            changed = await self.personal.find_changed(self.thread, new, self._memory.redact)
+            changed = await find_changed(self.personal, self.thread, new, self._memory.redact)
             messages = [one.message for one in changed]
             ids = [str(one.id) for one in messages if isinstance(one, HumanMessage)]
             said = {key: KeptMessage(key, self.thread, "", "", "") for key in ids}  # taken back
@@ -459,7 +460,7 @@ class Talk:
         window, why = self._memory.window, "the memory store is unreachable"
         tokens = self._memory.chunk_tokens
         if "chunk_tokens" not in self._memory.config.model_fields_set and turn_tokens < inf:
-            tokens = max(tokens, int(turn_tokens / 2))
+            tokens = int(max(min(tokens, turn_tokens), turn_tokens / 2))
         away = self.personal.bank.guard.failures and len(messages) > window
         try:
             gone = beyond(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Mapping
-from functools import reduce
+from functools import lru_cache, reduce
 from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import UUID
 
@@ -205,7 +205,7 @@ class KeptThread(NamedTuple):
     """
 
     saver: BaseCheckpointSaver[Any]
-    thread: str
+    thread: UserId
     checkpoint: str
     nested: bool
     above: Collection[str] = ()
@@ -221,7 +221,8 @@ class KeptThread(NamedTuple):
         nested = "|" in str(configurable.get("checkpoint_ns"))
         found = (read_channel(runs_of(config)[-1], "messages") or ()) if nested else ()
         above = {str(getattr(message, "id", None)) for message in found}
-        return cls(saver, str(configurable["thread_id"]), str(seen), nested, above)
+        thread = configurable["thread_id"]  # LangGraph makes each a text, but not 0
+        return cls(saver, thread and str(thread), str(seen), nested, above)
 
     async def read(self, checkpoint: str = "") -> CheckpointTuple | None:
         """Return a checkpoint, the newest by default; None if there is none."""
@@ -366,10 +367,21 @@ def beyond(
                 end = _take_last(half, sizes, window // 2 - 1, room)
                 stays = [*before, *end] if len(end) > 1 else end
             if sum(sizes[one][1] for one in stays) > turn_tokens:
+                warn_of_cut(found[stays[0]][0].id)
                 half = _take_last(stays, sizes, len(messages), turn_tokens / 2)
                 stays = sorted({stays[0], *half})
             number, size = (sum(sizes[one][of] for one in stays) for of in (0, 1))
     return [message for at, group in enumerate(found) if at not in stays for message in group]
+
+
+@lru_cache(1 << 10)
+def warn_of_cut(message: str | None) -> None:
+    """Log that a model does not see all of a turn, once for the id of a message of it."""
+    _log.warning(
+        "A model sees only parts of the turn of message %s, for which it has no room: give the "
+        "agent `create_reading_tool` for long texts, or a model with a longer window.",
+        message,
+    )
 
 
 def _take_last(

@@ -44,7 +44,7 @@ from memagent_graph.errors import (
 )
 from memagent_graph.memory.items import label
 from memagent_graph.seams import RunnableCallable, is_answered, runs_of
-from memagent_graph.sync import to_sync, wait_for
+from memagent_graph.sync import to_sync
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
@@ -201,11 +201,8 @@ def _tool(work: Callable[..., Awaitable[str]], description: str) -> BaseTool:
         except MemAgentError as error:
             raise ToolException(str(error)) from error
 
-    def run(**given: Any) -> str:
-        return wait_for(arun(**given))
-
     return StructuredTool.from_function(
-        run,
+        to_sync(arun),
         arun,
         name=name,
         description=description,
@@ -235,9 +232,7 @@ class ApprovalNode(RunnableCallable):
 
     Args:
         memory: the memory of the users, with `approve=True`.
-        user: function of the run's runtime and config that returns the id of the user, as for
-            `ConversationNode`.
-        strict: whether a run without a user is an error; otherwise its thread has a memory.
+        user, strict: as for `ConversationNode`.
 
     Examples:
         >>> from langgraph.checkpoint.memory import InMemorySaver

@@ -13,11 +13,9 @@ from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from langchain_core.messages import HumanMessage
 from pydantic import TypeAdapter, ValidationError
 
 from memagent_graph.conversation.episodes import Branch, EpisodePuts, Episodes, Recorded
-from memagent_graph.conversation.messages import record_message, seen_at
 from memagent_graph.errors import (
     BadRecordError,
     MemoryConflictError,
@@ -27,8 +25,8 @@ from memagent_graph.evidence.places import Memory
 from memagent_graph.memory.bank import MemoryBank
 from memagent_graph.memory.forget import release
 from memagent_graph.memory.items import find_versions, label, name_user, place_of
-from memagent_graph.memory.maintenance import erase
 from memagent_graph.memory.store import MOST_LOST_RACES, pause
+from memagent_graph.memory.stores import erase
 from memagent_graph.memory.version import (
     History,
     MemoryVersion,
@@ -45,7 +43,6 @@ if TYPE_CHECKING:
     from langgraph.store.base import BaseStore, PutOp
 
     from memagent_graph.conversation.form import Dropped
-    from memagent_graph.conversation.messages import Redact
     from memagent_graph.memory.items import Place, Records, UserId
     from memagent_graph.memory.store import Value
 
@@ -180,8 +177,8 @@ class UserMemory:
         self.user = user = name_user(user)
         self.bank = MemoryBank(store, place_of(user, namespace), ttl=ttl, patience=patience)
         records = self.bank
-        self._forgotten = ((*namespace, *_FORGOTTEN), label(user))
-        self._changes, self._said = (*records.namespace, _CHANGES), (*records.namespace, _SAID)
+        self.forgotten = ((*namespace, *_FORGOTTEN), label(user))
+        self._changes, self.said = (*records.namespace, _CHANGES), (*records.namespace, _SAID)
         self.episodes = Episodes(records, episode_tokens, episode_days)
         self.place: Place = (records.heads, MEMORY)  # of the pointer to the newest version
         self._keep, self._days = keep_versions, keep_days
@@ -230,7 +227,7 @@ class UserMemory:
         found = [item async for item in records.scan(self._changes)]
         rows = {item.key: item.value for item in found if not isinstance(item, BadRecordError)}
         changes = list[MemoryChange]()
-        last = await records.values([self._forgotten])
+        last = await records.values([self.forgotten])
         for row in [*(rows[key] for key in sorted(rows, reverse=True)), *last]:
             with suppress(ValidationError):
                 changes.append(_change.validate_python(row))
@@ -251,33 +248,6 @@ class UserMemory:
         """Return the thread's first message and those that were folded last, in order."""
         return _parse_mark(await self.read_mark(thread))
 
-    async def find_changed(
-        self, thread: str, messages: Sequence[BaseMessage], redact: Redact
-    ) -> list[Changed]:
-        """Return those of some messages that were not folded, or said something else then.
-
-        A message is known by its id in all threads of the user. One of another thread that says
-        something else is another message, and has an id of its own here. What was seen before the
-        user was forgotten is not folded again.
-        """
-        keys = [key for m in messages for key in (str(m.id), f"{m.id} in {thread}")]
-        places = [self._forgotten, *((self._said, key) for key in keys)]
-        last, *values = await self.bank.values(places)
-        since = str(last.get("at", "")) if isinstance(last, dict) else ""
-        found, skipped = [], False
-        for message, *known in zip(messages, values[::2], values[1::2], strict=True):
-            if since and isinstance(message, HumanMessage):
-                skipped = "" < seen_at(message) <= since
-            own = record_message(message, redact)
-            for key, value in zip((own.id, f"{own.id} in {thread}"), known, strict=True):
-                if isinstance(value, BadRecordError) or (value or {}).get("digest") == own.digest:
-                    break
-                if value is None or value.get("thread") == thread:
-                    same = message.model_copy(update={"id": key})
-                    found += [] if skipped else [Changed(same, replace(own, id=key), value)]
-                    break
-        return found
-
     def put_said(
         self,
         thread: str,
@@ -291,12 +261,12 @@ class UserMemory:
         """
         put, own = self.bank.put, (self.bank.threads, thread)
         gone = {one.id for one in branch.replaced}
-        puts = [put(self._said, key, None) for key in gone]
+        puts = [put(self.said, key, None) for key in gone]
         given: dict[Place, Value | None] = {}
         now: dict[str, Recorded] = {}
         for _, one, before in changed:
-            puts.append(put(self._said, one.id, {"digest": one.digest, "thread": thread}))
-            given[self._said, one.id] = before
+            puts.append(put(self.said, one.id, {"digest": one.digest, "thread": thread}))
+            given[self.said, one.id] = before
             now[one.id] = replace(one, checkpoint=branch.checkpoint)
         found = [one for one in _parse_mark(mark) if one.id not in gone]
         if branch.there:
@@ -311,23 +281,12 @@ class UserMemory:
             given[own] = mark
         return EpisodePuts([*puts, put(*own, folded)], given)
 
-    async def record_said(self, thread: str, message: BaseMessage, redact: Redact) -> None:
-        """Record a message as folded that will not be."""
-        for lost in range(MOST_LOST_RACES):
-            await pause(lost)
-            mark = await self.read_mark(thread)
-            changed = await self.find_changed(thread, [message], redact)
-            step = self.put_said(thread, mark, changed, Branch())
-            if not changed or await self.bank.commit(*step):
-                return
-        raise self._conflict()
-
     async def copy_said(self, other: UserMemory) -> None:
         """Know the messages that another memory knows as folded."""
         records = self.bank
-        known = [item async for item in other.bank.scan(other._said)]
+        known = [item async for item in other.bank.scan(other.said)]
         sound = [item for item in known if not isinstance(item, BadRecordError)]
-        await records.items([records.put(self._said, item.key, item.value) for item in sound])
+        await records.items([records.put(self.said, item.key, item.value) for item in sound])
 
     async def commit(self, step: EpisodePuts, head: MemoryVersion | None) -> bool:
         """Carry out a step unless `head` is no longer the newest version; None for no version."""
@@ -353,7 +312,7 @@ class UserMemory:
         after = replace(after, told=tuple(item for item in after.told if not goes(item.line)))
         change = MemoryChange(after.created_at, "edited", by, after.id)
         if before not in (None, head.id) or not await self.advance(after, head, change):
-            raise self._conflict()
+            raise self.conflict()
         return after
 
     async def begin(self, text: str, fingerprint: str, *, by: str) -> None:
@@ -366,7 +325,7 @@ class UserMemory:
         first = edit_version(empty, text)
         change = MemoryChange(first.created_at, "edited", by, first.id)
         if not await self.advance(first, None, change):
-            raise self._conflict()
+            raise self.conflict()
 
     async def drop(
         self,
@@ -401,9 +360,10 @@ class UserMemory:
                 _, done = await release(records, MEMORY, ids, self.expect(now))
                 if done:
                     return gone
-        raise self._conflict()
+        raise self.conflict()
 
-    def _conflict(self) -> MemoryConflictError:
+    def conflict(self) -> MemoryConflictError:
+        """Return the error for what another writer has changed."""
         message = f"The memory of {self.user!r} changed meanwhile: read it, and try again."
         return MemoryConflictError(message)
 
@@ -429,12 +389,12 @@ class UserMemory:
         (pointer,) = await records.values([self.place], refresh=False)
         head = pointer.get("version") if isinstance(pointer, dict) else ""
         threads = set[str]()
-        for place in (records.threads, self._changes, self._said):
+        for place in (records.threads, self._changes, self.said):
             async for item in records.scan(place):
                 if isinstance(item, BadRecordError) or item.value.get("version") == head:
                     continue
                 at = str(item.value.get("at") or item.updated_at.astimezone(UTC).isoformat())
-                if at < since and (place != self._said or item.value.get("thread") in threads):
+                if at < since and (place != self.said or item.value.get("thread") in threads):
                     threads |= {item.key} if place == records.threads else set()
                     gone.append(records.put(place, item.key, None))
         if gone and not preview:
@@ -457,7 +417,7 @@ class UserMemory:
         self.episodes.drop()
         if items:
             value = {"at": datetime.now(UTC).isoformat(), "what": "forgotten", "by": by}
-            await records.items([records.put(*self._forgotten, value)])
+            await records.items([records.put(*self.forgotten, value)])
         return items
 
     def expect(self, head: MemoryVersion | None) -> dict[Place, Value | None]:

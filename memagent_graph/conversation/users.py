@@ -30,7 +30,8 @@ from memagent_graph.memory.items import (
     place_of,
     user_of,
 )
-from memagent_graph.memory.maintenance import erase, quote, to_markdown
+from memagent_graph.memory.maintenance import quote, to_markdown
+from memagent_graph.memory.stores import erase
 from memagent_graph.memory.version import MemoryVersion
 from memagent_graph.sync import to_sync
 

@@ -19,9 +19,16 @@ from pydantic import TypeAdapter
 
 from memagent_graph.errors import ConfigurationError, MemAgentError
 from memagent_graph.evaluation import methods as ways
-from memagent_graph.evaluation import scores
-from memagent_graph.evaluation.samples import SampleQuestion, Unit, short
-from memagent_graph.evaluation.scores import mean_score
+from memagent_graph.evaluation.samples import (
+    SCORES,
+    Grade,
+    SampleQuestion,
+    Unit,
+    grade,
+    mean_score,
+    share,
+    short,
+)
 from memagent_graph.readers.base import Usage
 from memagent_graph.templates import escape_controls
 from memagent_graph.text.tokens import load_tokenizer
@@ -80,7 +87,7 @@ async def evaluate(
         "config": config.model_dump(mode="json"),
         "seed": seed,
         "tokenizer": tokenizer.name,
-        "scores": scores.VERSION,
+        "scores": SCORES,
         "methods": ways.VERSION,
         "tasks": _identities(tasks),
     }
@@ -156,11 +163,11 @@ async def _run(
             way = ways.make_method(method, reader, config, sample.template, run)
             outcome = await way(sample.question, source)
             seconds = perf_counter() - started
-            grade = scores.grade(outcome.answer, sample, tokenizer, final=outcome.final)
+            graded = grade(outcome.answer, sample, tokenizer, final=outcome.final)
             figures = {
-                **asdict(grade),
+                **asdict(graded),
                 "reply": outcome.answer,
-                "kept": [scores.share(memory, sample) for memory in outcome.memories] or None,
+                "kept": [share(memory, sample) for memory in outcome.memories] or None,
             }
             usage = outcome.usage
         except MemAgentError as error:
@@ -189,7 +196,7 @@ RUN = "run.json"
 
 
 @dataclass(frozen=True, kw_only=True)
-class SampleResult(scores.Grade, SampleQuestion):
+class SampleResult(Grade, SampleQuestion):
     """The result of one sample, with its grade.
 
     Attributes:

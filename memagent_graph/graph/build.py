@@ -24,7 +24,7 @@ from langgraph.types import Command, GraphOutput, Send
 from typing_extensions import TypedDict
 
 from memagent_graph.config import LEXICAL, ReadingConfig
-from memagent_graph.errors import MemAgentError, QuestionError
+from memagent_graph.errors import ConfigurationError, MemAgentError, QuestionError
 from memagent_graph.graph.fold import (
     after_search,
     first_step,
@@ -41,7 +41,7 @@ from memagent_graph.graph.nodes import (
     search,
     write_answer,
 )
-from memagent_graph.graph.reading import Reading, Run, check_window
+from memagent_graph.graph.reading import Reading, check_window, fold_name
 from memagent_graph.graph.state import (
     Answered,
     Fold,
@@ -49,7 +49,7 @@ from memagent_graph.graph.state import (
     ReadingInput,
     ReadingOutput,
     ReadingState,
-    fold_name,
+    Run,
 )
 from memagent_graph.memory.items import NAMESPACE, check_namespace
 from memagent_graph.readers.base import cannot_merge, merges
@@ -410,7 +410,11 @@ class ReadingGraph(CompiledStateGraph[ReadingState, Run, ReadingInput, ReadingOu
         self, config: RunnableConfig | None
     ) -> tuple[RunnableConfig, BaseCheckpointSaver[Any] | None]:
         config = {**ensure_config(merge_configs(self.config, config)), "recursion_limit": NO_LIMIT}
-        return config, checkpointer_of(self, config)
+        saver = checkpointer_of(self, config)
+        if saver is not None and config.get("configurable", {}).get("thread_id") is None:
+            message = 'Name a thread for the checkpointer: {"configurable": {"thread_id": "..."}}.'
+            raise ConfigurationError(message)
+        return config, saver
 
 
 def _continues(input: object) -> bool:
@@ -470,8 +474,9 @@ def _with_run(
 
 
 def _thread_of(config: RunnableConfig) -> RunnableConfig:
-    keys = ("thread_id", "checkpoint_ns")
-    return {"configurable": {key: config["configurable"].get(key, "") for key in keys}}
+    given = config["configurable"]
+    thread = given["thread_id"] and str(given["thread_id"])  # as LangGraph keeps it
+    return {"configurable": {"thread_id": thread, "checkpoint_ns": given.get("checkpoint_ns", "")}}
 
 
 _FIRST = {"source": "input"}

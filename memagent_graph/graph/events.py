@@ -13,7 +13,8 @@ from langgraph.graph.message import push_message
 from typing_extensions import TypedDict
 
 from memagent_graph.evidence.statements import leave_out
-from memagent_graph.graph.state import count_covered, fold_name
+from memagent_graph.graph.reading import fold_name
+from memagent_graph.graph.state import count_covered
 from memagent_graph.models.reply import Listener
 from memagent_graph.templates import plural
 from memagent_graph.text.source import sources_of, warnings_of
@@ -22,8 +23,8 @@ if TYPE_CHECKING:
     from langchain_core.runnables import RunnableConfig
 
     from memagent_graph.evidence.places import Memory, Unsupported
-    from memagent_graph.graph.reading import FoldUpdate, Reading, Run
-    from memagent_graph.graph.state import Fold, How, Progress
+    from memagent_graph.graph.reading import FoldUpdate, Reading
+    from memagent_graph.graph.state import Fold, How, Progress, Run
     from memagent_graph.readers.base import Answer
     from memagent_graph.text.chunks import Chunk
     from memagent_graph.text.source import OpenedSource, Source

@@ -28,25 +28,20 @@ from memagent_graph.graph.reading import (
     Layer,
     apply_update,
     begin_attempt,
+    fold_name,
+    fold_of,
+    memory_of,
     observers,
     repeat,
     step_of,
 )
-from memagent_graph.graph.state import (
-    VERSIONS,
-    ReadingState,
-    begin_fold,
-    fold_name,
-    fold_of,
-    memory_of,
-    whole_scope,
-)
+from memagent_graph.graph.state import VERSIONS, ReadingState, begin_fold, whole_scope
 from memagent_graph.graph.versions import Chain, abandon_at_error
 from memagent_graph.memory.lease import EditedError
 from memagent_graph.readers.base import Update, Usage
 from memagent_graph.readers.replies import adds_anything, with_lost_statements
 from memagent_graph.seams import RunnableCallable
-from memagent_graph.sync import LateError, to_thread, wait_for
+from memagent_graph.sync import LateError, to_sync, to_thread
 from memagent_graph.templates import plural
 from memagent_graph.text.chunks import Chunk, next_chunk
 from memagent_graph.text.terms import replace_surrogates
@@ -57,8 +52,8 @@ if TYPE_CHECKING:
     from langchain_core.runnables import RunnableConfig
     from langgraph.runtime import Runtime
 
-    from memagent_graph.graph.reading import Advance, Reading, Run
-    from memagent_graph.graph.state import Changes, Fold, QuestionState
+    from memagent_graph.graph.reading import Advance, Reading
+    from memagent_graph.graph.state import Changes, Fold, QuestionState, Run
     from memagent_graph.text.chunks import Cutter
     from memagent_graph.text.source import Source
     from memagent_graph.text.tokens import Tokenizer
@@ -155,10 +150,7 @@ def make_node(work: Callable[[Visit], Awaitable[Changes]], reading: Reading) -> 
         begin_attempt(config)
         return await work(Visit(reading, state, run, config))
 
-    def sync(state: Any, config: RunnableConfig, runtime: Runtime[Run]) -> Changes:
-        return wait_for(from_async(state, config, runtime))
-
-    return RunnableCallable(sync, from_async, name=work.__name__, trace=False)
+    return RunnableCallable(to_sync(from_async), from_async, name=work.__name__, trace=False)
 
 
 async def _read(at: Visit, chain: Chain | None, fold: Fold, chunk: Chunk, attempt: int) -> Fold:

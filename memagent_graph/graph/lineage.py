@@ -11,14 +11,8 @@ from uuid import uuid4
 
 from memagent_graph import errors
 from memagent_graph.evidence.places import Memory, locate, to_plain
-from memagent_graph.graph.state import (
-    VERSIONS,
-    Document,
-    begin_fold,
-    is_segmented,
-    mark_taken,
-    memory_of,
-)
+from memagent_graph.graph.reading import memory_of
+from memagent_graph.graph.state import VERSIONS, Document, begin_fold, is_segmented, mark_taken
 from memagent_graph.memory.bank import has_answer
 from memagent_graph.memory.chain import adopt
 from memagent_graph.memory.items import find_prefix, newest_edit, read_head
@@ -29,7 +23,7 @@ from memagent_graph.memory.version import (
     make_reading_key,
     root_id,
 )
-from memagent_graph.sync import see_checkpoints, wait_for
+from memagent_graph.sync import see_checkpoints, to_sync
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -337,9 +331,7 @@ async def aversions_in(checkpointer: BaseCheckpointSaver[Any]) -> list[MemoryVer
     return [*found.values()]
 
 
-def versions_in(checkpointer: BaseCheckpointSaver[Any]) -> list[MemoryVersion]:
-    """Return what `aversions_in` does, from synchronous code."""
-    return wait_for(aversions_in(checkpointer))
+versions_in = to_sync(aversions_in)
 
 
 def _from(fingerprint: str, origin: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from langchain_core.messages import AIMessage, HumanMessage, convert_to_messages
@@ -18,7 +19,7 @@ from memagent_graph.evidence.places import Evidence, Memory
 from memagent_graph.evidence.statements import notes
 from memagent_graph.evidence.support import cite
 from memagent_graph.graph.build import create_memagent
-from memagent_graph.graph.reading import Run
+from memagent_graph.graph.state import Run
 from memagent_graph.seams import RunnableCallable, channels_of, runtime_of, with_checkpointer
 from memagent_graph.text.source import parts_with_offsets
 
@@ -61,7 +62,7 @@ class MemAgentNode(RunnableCallable):
         memory: key for the final memory; None leaves it out.
         evidence: key for the evidence; None leaves it out.
         usage: key for the usage; None leaves it out.
-        checkpointer: checkpointer of the reading; the host's by default.
+        checkpointer: checkpointer of the reading; the host's by default, and False for none.
         options: all others of `create_memagent`: `config`, `store` (the host's by default),
             `namespace`, `prompts`, `tokenizer`, `verify`, `response_format`, `schema`,
             `interrupt_before`, `interrupt_after`, and `name`, which is the node's.
@@ -129,8 +130,7 @@ class MemAgentNode(RunnableCallable):
                 return {**update, answer: [_message_of(output, run)]}
             return {**update, answer: output[result]}
 
-        def lend(config: RunnableConfig) -> RunnableConfig:
-            return config if checkpointer is None else with_checkpointer(config, checkpointer)
+        lend = partial(with_checkpointer, checkpointer=checkpointer)
 
         # Closures over `agent`, not methods: LangGraph looks for subgraphs in closures.
         def read(state: object, config: RunnableConfig) -> Update | Command[Any]:

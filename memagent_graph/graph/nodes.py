@@ -33,11 +33,13 @@ from memagent_graph.graph.fold import (
 from memagent_graph.graph.layers import unread_spans, warn_of_misuse
 from memagent_graph.graph.passages import find_passages, holds_whole, scope, speaks_of
 from memagent_graph.graph.reading import (
+    add_usage,
     begin_attempt,
+    fold_name,
+    memory_of,
     observers,
     repeat,
     step_of,
-    warn_of_left_out,
     where,
 )
 from memagent_graph.graph.segments import (
@@ -54,16 +56,14 @@ from memagent_graph.graph.state import (
     Fold,
     ReadingInput,
     ReadingState,
-    add_usage,
     begin_fold,
     cost_of,
     count_covered,
     document_of,
-    fold_name,
     is_segmented,
-    memory_of,
     merge_spans,
     reopen,
+    warn_of_left_out,
     whole_scope,
 )
 from memagent_graph.graph.versions import abandon_at_error
@@ -113,7 +113,7 @@ async def open_document(at: Visit) -> Changes:
     # Otherwise `stream_mode="values"` would repeat the document at every step.
     done: Changes = {"document": None}
     several = not state.get("question")
-    if several or state.get("answers"):
+    if state.get("answers") is not None:
         done["answers"] = None
     if left := dict.fromkeys(state.get("folds", ())):  # from an interrupted run
         done["folds"] = left

@@ -4,49 +4,45 @@ from __future__ import annotations
 
 import asyncio
 import random
-import threading
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from time import monotonic
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
-
-from langchain_core.runnables import RunnableConfig
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar, cast
 
 from memagent_graph import errors
-from memagent_graph.evidence.places import to_plain, with_text
+from memagent_graph.evidence.places import Memory, from_plain, to_plain, with_text
 from memagent_graph.evidence.statements import leave_out
-from memagent_graph.graph.state import add_usage, move, skip
+from memagent_graph.graph.state import Fold, merge_spans
 from memagent_graph.memory.items import NAMESPACE
 from memagent_graph.memory.version import make_fingerprint
 from memagent_graph.readers.base import Step, Update
 from memagent_graph.templates import plural
-from memagent_graph.text.chunks import Cutter, cut_at_sentence
+from memagent_graph.text.chunks import Chunk, Cutter, cut_at_sentence
 from memagent_graph.text.files import open_source
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from uuid import UUID
 
+    from langchain_core.runnables import RunnableConfig
     from langgraph.store.base import BaseStore
 
     from memagent_graph.config import ReadingConfig
-    from memagent_graph.evidence.places import Memory
-    from memagent_graph.graph.state import Document, Fold, LayerState, Progress, Scope, Stopped
-    from memagent_graph.readers.base import Answer, Identity, Reader
+    from memagent_graph.graph.state import (
+        Document,
+        LayerState,
+        Progress,
+        ReadingState,
+        Run,
+        Scope,
+        Stopped,
+    )
+    from memagent_graph.readers.base import Answer, Identity, Reader, Usage
     from memagent_graph.text.source import Source
     from memagent_graph.text.tokens import Tokenizer
-
-
-def warn_of_left_out(progress: Progress, more: Mapping[str, int]) -> list[str]:
-    """Return a warning about what was left out of a fold, and `more`; none if nothing was."""
-    pictures = sum(progress.get("not_shown", {}).values())
-    crowded = {"a picture of a chunk, without room in pictures": pictures} if pictures else {}
-    left_out = {**progress.get("left_out", {}), **crowded, **more}
-    lines = [f"{count} ({why})" for why, count in left_out.items()]
-    return [f"What was left out: {', '.join(lines)}."] if lines else []
 
 
 class Observer:
@@ -100,48 +96,6 @@ def begin_attempt(config: RunnableConfig) -> None:
         observer.on_begin(step_of(config))
 
 
-@dataclass
-class Run:
-    """The context of one call of the graph, passed to all nodes.
-
-    Attributes:
-        document: the document as given by the caller; None if only its record is known.
-        memory_name: the named memory of a run that is resumed before its document was opened.
-        write: writes events to the stream; None if nobody streams them, or until a node knows how.
-        streams: whether the caller streams events.
-        started: time when the call began, in seconds of the monotonic clock.
-        config: config of the current node.
-        store: store of the versions; None without one.
-        namespace: namespace of the versions in the store.
-        chains: the `Chain` of each fold, by name of the fold.
-        cutter: cuts the chunks; None until the document is open.
-        opening: held while the document is opened again.
-        task: id of the host's task that the graph runs in; "" without a host.
-        host: config of the host's node, to stream the answer as its message.
-        message_id: id of the answer as a message of the stream.
-    """
-
-    document: Any = None
-    memory_name: str | None = None
-    write: Callable[[object], None] | None = None
-    streams: bool = False
-    started: float = field(default_factory=monotonic)
-    config: RunnableConfig = field(default_factory=RunnableConfig)
-    store: BaseStore | None = None
-    namespace: tuple[str, ...] = NAMESPACE
-    chains: dict[str, object] = field(default_factory=dict)
-    cutter: Cutter | None = None
-    opening: threading.Lock = field(default_factory=threading.Lock)
-    task: str = ""
-    host: RunnableConfig | None = None
-    message_id: str | None = None
-
-    def emit(self, event: Mapping[str, object]) -> None:
-        """Send an event to the stream of this run."""
-        if self.write is not None:
-            self.write(event)
-
-
 @dataclass(frozen=True, slots=True)
 class Call:
     """The call of the graph that a step is part of.
@@ -184,6 +138,36 @@ class FoldUpdate(Update):
     layers: Mapping[str, LayerState] = field(default_factory=dict)
 
 
+def fold_name(scope: Scope) -> str:
+    """Return the name of a fold: "" for the only one, else its question, with any segment."""
+    number, segment = scope["number"], scope["segment"]
+    if segment:
+        return f"{number or 1}.{segment}"
+    return str(number or "")
+
+
+def fold_of(state: ReadingState) -> Fold:
+    """Return the fold in the graph's channels."""
+    values: Mapping[str, object] = state
+    return cast("Fold", {name: values[name] for name in Fold.__annotations__})
+
+
+def memory_of(fold: Fold) -> Memory:
+    """Return the memory of a fold, with evidence and marks that match its possibly edited text."""
+    return with_text(fold["memory"], from_plain(fold))
+
+
+def add_usage(progress: Progress, usage: Usage) -> Progress:
+    """Return the progress of a fold after further calls."""
+    return {
+        **progress,
+        "calls": progress["calls"] + usage.calls,
+        "input_tokens": progress["input_tokens"] + usage.input_tokens,
+        "output_tokens": progress["output_tokens"] + usage.output_tokens,
+        "seconds": progress["seconds"] + usage.seconds,
+    }
+
+
 def apply_update(step: FoldStep, update: FoldUpdate) -> Fold:
     """Return the fold after a step. Nothing else overwrites a memory."""
     fold, chunk, usage = step.fold, step.chunk, update.usage
@@ -211,6 +195,22 @@ def apply_update(step: FoldStep, update: FoldUpdate) -> Fold:
     after["stopped"] = update.stopped or _stop(fold, after)
     changed: Fold = {**fold, "progress": after, "layers": layers}
     return changed if update.memory is None else {**changed, **to_plain(update.memory)}
+
+
+def skip(progress: Progress, chunk: Chunk) -> Progress:
+    """Return the progress of a fold after it has skipped a chunk."""
+    skipped = merge_spans([*progress["skipped"], [chunk.start, chunk.end]])
+    return {**progress, "position": chunk.end, "skipped": skipped}
+
+
+def move(progress: Progress, chunk: Chunk, end: int) -> tuple[int, list[list[int]]]:
+    """Return a fold's position, and its skipped spans, after it has read a chunk."""
+    skipped = progress["skipped"]
+    if not progress["again"]:
+        return chunk.end, skipped
+    (_, stop), *others = skipped
+    left = [[chunk.end, stop], *others] if chunk.end < stop else others
+    return (left[0][0] if left else end), left
 
 
 def _stop(fold: Fold, after: Progress) -> Stopped | None:

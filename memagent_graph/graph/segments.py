@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from memagent_graph.config import PART_TOKENS
 from memagent_graph.errors import ConfigurationError, ContextLengthError, EmptyReplyError
 from memagent_graph.evidence.places import Memory, join_memories, to_plain, with_text
-from memagent_graph.graph.reading import observers, part, repeat, step_of
-from memagent_graph.graph.state import Progress, add_usage, cost_of, memory_of, merge_spans
+from memagent_graph.graph.reading import add_usage, memory_of, observers, part, repeat, step_of
+from memagent_graph.graph.state import Progress, cost_of, merge_spans
 from memagent_graph.readers.base import Merge, Usage
 from memagent_graph.readers.replies import with_lost_statements
 

@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NotRequired, TypeVar, cast
+from time import monotonic
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NotRequired
 
+from langchain_core.runnables import RunnableConfig
 from langgraph.channels import BinaryOperatorAggregate, UntrackedValue
-from langgraph.errors import EmptyChannelError
 from typing_extensions import TypedDict
 
-from memagent_graph.evidence.places import Memory, Row, from_plain, to_plain, with_text
+from memagent_graph.evidence.places import Memory, Row, to_plain
+from memagent_graph.memory.items import NAMESPACE
 from memagent_graph.readers.base import Usage
+from memagent_graph.seams import MISSING
 from memagent_graph.text.source import OpenedSource, warnings_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from memagent_graph.text.chunks import Chunk
+    from langgraph.store.base import BaseStore
+
+    from memagent_graph.text.chunks import Cutter
     from memagent_graph.text.source import Source
 
 
@@ -182,17 +189,6 @@ def cost_of(progress: Progress) -> Usage:
     return Usage(calls, progress["input_tokens"], progress["output_tokens"], seconds)
 
 
-def add_usage(progress: Progress, usage: Usage) -> Progress:
-    """Return the progress of a fold after further calls."""
-    return {
-        **progress,
-        "calls": progress["calls"] + usage.calls,
-        "input_tokens": progress["input_tokens"] + usage.input_tokens,
-        "output_tokens": progress["output_tokens"] + usage.output_tokens,
-        "seconds": progress["seconds"] + usage.seconds,
-    }
-
-
 def document_of(source: Source) -> Document:
     """Return the record of an opened document."""
     name, digest, length, uri = source.name, source.digest, source.length, source.uri
@@ -219,27 +215,55 @@ def whole_scope(
     )
 
 
-def fold_name(scope: Scope) -> str:
-    """Return the name of a fold: "" for the only one, else its question, with any segment."""
-    number, segment = scope["number"], scope["segment"]
-    if segment:
-        return f"{number or 1}.{segment}"
-    return str(number or "")
-
-
 def is_segmented(scope: Scope) -> bool:
     """Whether a fold is merged from the folds of segments."""
     return scope["segments"] > 0 and not scope["segment"]
 
 
-def memory_of(fold: Fold) -> Memory:
-    """Return the memory of a fold, with evidence and marks that match its possibly edited text."""
-    return with_text(fold["memory"], from_plain(fold))
+@dataclass
+class Run:
+    """The context of one call of the graph, passed to all nodes.
+
+    Attributes:
+        document: the document as given by the caller; None if only its record is known.
+        memory_name: the named memory of a run that is resumed before its document was opened.
+        write: writes events to the stream; None if nobody streams them, or until a node knows how.
+        streams: whether the caller streams events.
+        started: time when the call began, in seconds of the monotonic clock.
+        config: config of the current node.
+        store: store of the versions; None without one.
+        namespace: namespace of the versions in the store.
+        chains: the `Chain` of each fold, by name of the fold.
+        cutter: cuts the chunks; None until the document is open.
+        opening: held while the document is opened again.
+        task: id of the host's task that the graph runs in; "" without a host.
+        host: config of the host's node, to stream the answer as its message.
+        message_id: id of the answer as a message of the stream.
+    """
+
+    document: Any = None
+    memory_name: str | None = None
+    write: Callable[[object], None] | None = None
+    streams: bool = False
+    started: float = field(default_factory=monotonic)
+    config: RunnableConfig = field(default_factory=RunnableConfig)
+    store: BaseStore | None = None
+    namespace: tuple[str, ...] = NAMESPACE
+    chains: dict[str, object] = field(default_factory=dict)
+    cutter: Cutter | None = None
+    opening: threading.Lock = field(default_factory=threading.Lock)
+    task: str = ""
+    host: RunnableConfig | None = None
+    message_id: str | None = None
+
+    def emit(self, event: Mapping[str, object]) -> None:
+        """Send an event to the stream of this run."""
+        if self.write is not None:
+            self.write(event)
 
 
 Changes = dict[str, Any]
 """The channels of the state that a node changes."""
-Gathering = TypeVar("Gathering")
 
 
 class ReadingInput(TypedDict, total=False):
@@ -263,31 +287,21 @@ class ReadingInput(TypedDict, total=False):
 Folds = dict[str, Fold]
 
 
-def _gather(
-    answers: list[QuestionAnswer], more: list[QuestionAnswer] | None
-) -> list[QuestionAnswer]:
-    """Records in the order of their questions; None removes them."""
-    return [] if more is None else sorted([*answers, *more], key=lambda record: record["number"])
+def _gather(answers: list[QuestionAnswer], more: list[QuestionAnswer] | None) -> Any:
+    """Records in the order of their questions; None removes them, and the channel is empty."""
+    if more is None:
+        return MISSING
+    return sorted([*answers, *more], key=lambda record: record["number"])
 
 
-def _move(folds: Folds, more: Mapping[str, Fold | None]) -> Folds:
-    """The latest fold of each segment, by name; None removes one."""
-    return {name: fold for name, fold in {**folds, **more}.items() if fold is not None}
+def _move(folds: Folds, more: Mapping[str, Fold | None]) -> Any:
+    """The latest fold of each segment, by name; None removes one, and nothing is left of none."""
+    return {key: fold for key, fold in {**folds, **more}.items() if fold is not None} or MISSING
 
 
-class Gathered(BinaryOperatorAggregate[Gathering]):
-    """A channel that collects values of several tasks, and is empty with a single task."""
-
-    def get(self) -> Gathering:
-        """Return the collected values."""
-        if not self.value:
-            raise EmptyChannelError
-        found: Gathering = self.value
-        return found
-
-    def is_available(self) -> bool:
-        """Whether there are values."""
-        return bool(self.value)
+def _collects(reducer: Callable[..., Any]) -> BinaryOperatorAggregate[Any]:
+    """Return a channel for values of several tasks, which is empty until there is one."""
+    return BinaryOperatorAggregate(Any, reducer)
 
 
 class Place(TypedDict):
@@ -391,7 +405,7 @@ class ReadingOutput(Answered, total=False):
         answers: one result for each of several questions, in order.
     """
 
-    answers: Annotated[list[QuestionAnswer], Gathered(list, _gather)]
+    answers: Annotated[list[QuestionAnswer], _collects(_gather)]
 
 
 class ReadingState(ReadingInput, ReadingOutput, total=False):
@@ -400,7 +414,7 @@ class ReadingState(ReadingInput, ReadingOutput, total=False):
     The document is not checkpointed, and so is missing on a resume.
     """
 
-    folds: Annotated[Folds, Gathered(dict, _move)]
+    folds: Annotated[Folds, _collects(_move)]
     source: Document
     scope: Scope
     places: list[Row]
@@ -421,12 +435,6 @@ class QuestionState(TypedDict):
     version: str | None
 
 
-def fold_of(state: ReadingState) -> Fold:
-    """Return the fold in the graph's channels."""
-    values: Mapping[str, object] = state
-    return cast("Fold", {name: values[name] for name in Fold.__annotations__})
-
-
 _MOST_RUNS = 256
 """Most skipped spans of a fold; further chunks are read."""
 
@@ -435,12 +443,6 @@ def has_room(progress: Progress, start: int) -> bool:
     """Whether a span that begins at `start` can be recorded as skipped."""
     skipped = progress["skipped"]
     return len(skipped) < _MOST_RUNS or skipped[-1][1] == start
-
-
-def skip(progress: Progress, chunk: Chunk) -> Progress:
-    """Return the progress of a fold after it has skipped a chunk."""
-    skipped = merge_spans([*progress["skipped"], [chunk.start, chunk.end]])
-    return {**progress, "position": chunk.end, "skipped": skipped}
 
 
 def merge_spans(spans: Sequence[list[int]]) -> list[list[int]]:
@@ -458,16 +460,6 @@ def common_spans(spans: Sequence[list[int]], others: Sequence[list[int]]) -> lis
     """Return the intersection of two sorted lists of spans without overlaps."""
     pairs = ((max(one[0], two[0]), min(one[1], two[1])) for one in spans for two in others)
     return [[start, end] for start, end in pairs if start < end]
-
-
-def move(progress: Progress, chunk: Chunk, end: int) -> tuple[int, list[list[int]]]:
-    """Return a fold's position, and its skipped spans, after it has read a chunk."""
-    skipped = progress["skipped"]
-    if not progress["again"]:
-        return chunk.end, skipped
-    (_, stop), *others = skipped
-    left = [[chunk.end, stop], *others] if chunk.end < stop else others
-    return (left[0][0] if left else end), left
 
 
 def reopen(progress: Progress) -> Progress | None:
@@ -495,3 +487,12 @@ def count_covered(progress: Progress, start: int, end: int, shown: Sequence[list
     if not shown:
         return read
     return read + sum(last - first for first, last in common_spans(unread(progress, end), shown))
+
+
+def warn_of_left_out(progress: Progress, more: Mapping[str, int]) -> list[str]:
+    """Return a warning about what was left out of a fold, and `more`; none if nothing was."""
+    pictures = sum(progress.get("not_shown", {}).values())
+    crowded = {"a picture of a chunk, without room in pictures": pictures} if pictures else {}
+    left_out = {**progress.get("left_out", {}), **crowded, **more}
+    lines = [f"{count} ({why})" for why, count in left_out.items()]
+    return [f"What was left out: {', '.join(lines)}."] if lines else []

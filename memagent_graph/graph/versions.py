@@ -12,17 +12,15 @@ from memagent_graph.errors import MemoryConflictError, MemoryNotFoundError, Stor
 from memagent_graph.evidence.places import Memory
 from memagent_graph.graph.events import edit_event
 from memagent_graph.graph.lineage import Lineage, begin_anew, move_to, relocate, version_of
-from memagent_graph.graph.reading import FoldUpdate
+from memagent_graph.graph.reading import FoldUpdate, fold_name, memory_of
 from memagent_graph.graph.segments import Merged
 from memagent_graph.graph.state import (
     VERSIONS,
     Fold,
     cost_of,
     count_covered,
-    fold_name,
     is_segmented,
     mark_taken,
-    memory_of,
 )
 from memagent_graph.memory.bank import MemoryBank, keep_answer
 from memagent_graph.memory.chain import VersionWriter, adopt
@@ -46,7 +44,8 @@ from memagent_graph.text.source import JoinedSource, parts_with_offsets
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
 
-    from memagent_graph.graph.reading import FoldStep, Reading, Run
+    from memagent_graph.graph.reading import FoldStep, Reading
+    from memagent_graph.graph.state import Run
     from memagent_graph.memory.store import Value
     from memagent_graph.text.chunks import Chunk, Cutter
 

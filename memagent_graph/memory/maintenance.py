@@ -1,29 +1,22 @@
-"""Maintenance of all memories of a bank: collect, check, export, import, and erase what went."""
+"""Maintenance of all memories of a bank: collect, check, export and import."""
 
 from __future__ import annotations
 
-import asyncio
 import json
 import logging
-import sqlite3
 from collections import defaultdict
-from contextlib import nullcontext
 from datetime import UTC, datetime, timedelta
 from graphlib import TopologicalSorter
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
-
-from langgraph.store.memory import InMemoryStore
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from memagent_graph.errors import BadRecordError, MemoryNotFoundError, NewerRecordError, StoreError
 from memagent_graph.memory.chain import append_version, move_head
 from memagent_graph.memory.items import find_versions, owners_of, read_history
 from memagent_graph.memory.store import MOST_LOST_RACES, pause
 from memagent_graph.memory.version import MemoryVersion, follows_of, rows_of
-from memagent_graph.seams import call_with_connection, drop_empty_namespaces
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
-    from contextlib import AbstractContextManager
 
     from memagent_graph.memory.items import Place, Records
     from memagent_graph.memory.store import Value
@@ -431,47 +424,3 @@ def _verify(found: BankContents) -> dict[str, MemoryVersion]:
             found.bad.append(error)
             del found.versions[key]
     return versions
-
-
-_STATEMENTS = ("VACUUM", "PRAGMA wal_checkpoint(TRUNCATE)")
-"""The first rewrites the database, the second writes it to the file and empties the log. The first
-column of the checkpoint's row says whether another connection prevented that.
-"""
-
-
-async def erase(holder: object) -> str:
-    """Overwrite what a store or checkpointer of LangGraph still has of deleted items.
-
-    SQLite files are rewritten, which takes time and disk space in proportion to their size.
-
-    Args:
-        holder: the store or checkpointer.
-
-    Returns:
-        Where deleted text may still be, and what to do about it; "" if nowhere.
-    """
-    if isinstance(holder, InMemoryStore):
-        drop_empty_namespaces(holder)
-    connection: Any = getattr(holder, "conn", None)
-    lock: Any = getattr(holder, "lock", None)
-    try:
-        if isinstance(connection, sqlite3.Connection) and lock is not None:
-            await asyncio.to_thread(_erase, connection, lock)
-        elif isinstance(lock, asyncio.Lock) and type(connection).__module__.startswith("aiosqlite"):
-            async with lock:
-                await call_with_connection(connection, _erase)
-    except sqlite3.Error as error:
-        return (
-            f"The SQLite file could not be rewritten ({error}), so its free pages and its log "
-            "may still hold what was deleted. Stop the other programs that use the file, and run "
-            f'sqlite3 FILE "{"; ".join(_STATEMENTS)}".'
-        )
-    return ""
-
-
-def _erase(file: sqlite3.Connection, lock: AbstractContextManager[object] | None = None) -> None:
-    with lock or nullcontext():
-        file.commit()
-        *_, row = [file.execute(words).fetchone() for words in _STATEMENTS]
-    if row and row[0]:
-        raise sqlite3.OperationalError("another program is reading its log")

@@ -1,4 +1,4 @@
-"""The stores that a user names, Redis or an SQLite file: open one, and write under conditions."""
+"""The stores that a user names, Redis or an SQLite file: open, write with conditions, erase."""
 
 from __future__ import annotations
 
@@ -7,23 +7,25 @@ import os
 import sqlite3
 import time
 from collections.abc import Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import orjson
-from langgraph.store.base import PutOp, validate_op_namespace
+from langgraph.store.base import BaseStore, PutOp, validate_op_namespace
+from langgraph.store.memory import InMemoryStore
 
-from memagent_graph.errors import StoreError, install_hint
+from memagent_graph.errors import ConfigurationError, StoreError, install_hint
 from memagent_graph.memory.store import AtomicStore, GetThenPut, agrees, arrange, store_seconds
-from memagent_graph.seams import call_with_connection
+from memagent_graph.seams import call_with_connection, drop_empty_namespaces
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from contextlib import AbstractContextManager
 
-    from langgraph.store.base import BaseStore, Op
+    from langgraph.store.base import Op, Result
     from langgraph.store.sqlite import AsyncSqliteStore, SqliteStore
     from typing_extensions import TypeIs
 
@@ -281,3 +283,90 @@ _CLOSED = {"no active connection", "Connection closed", "Cannot operate on a clo
 _IS_CLOSED = (
     "The SQLite store is closed. Use it within its `with` or `async with` block, or open it again."
 )
+
+
+_STATEMENTS = ("VACUUM", "PRAGMA wal_checkpoint(TRUNCATE)")
+"""The first rewrites the database, the second writes it to the file and empties the log. The first
+column of the checkpoint's row says whether another connection prevented that.
+"""
+
+
+async def erase(holder: object) -> str:
+    """Overwrite what a store or checkpointer of LangGraph still has of deleted items.
+
+    SQLite files are rewritten, which takes time and disk space in proportion to their size.
+
+    Args:
+        holder: the store or checkpointer.
+
+    Returns:
+        Where deleted text may still be, and what to do about it; "" if nowhere.
+    """
+    if isinstance(holder, InMemoryStore):
+        drop_empty_namespaces(holder)
+    connection: Any = getattr(holder, "conn", None)
+    lock: Any = getattr(holder, "lock", None)
+    try:
+        if isinstance(connection, sqlite3.Connection) and lock is not None:
+            await asyncio.to_thread(_erase, connection, lock)
+        elif isinstance(lock, asyncio.Lock) and type(connection).__module__.startswith("aiosqlite"):
+            async with lock:
+                await call_with_connection(connection, _erase)
+    except sqlite3.Error as error:
+        return (
+            f"The SQLite file could not be rewritten ({error}), so its free pages and its log "
+            "may still hold what was deleted. Stop the other programs that use the file, and run "
+            f'sqlite3 FILE "{"; ".join(_STATEMENTS)}".'
+        )
+    return ""
+
+
+def _erase(file: sqlite3.Connection, lock: AbstractContextManager[object] | None = None) -> None:
+    with lock or nullcontext():
+        file.commit()
+        *_, row = [file.execute(words).fetchone() for words in _STATEMENTS]
+    if row and row[0]:
+        raise sqlite3.OperationalError("another program is reading its log")
+
+
+def refuse_writes() -> ConfigurationError:
+    """Return the error for a write to a memory that is attached read-only."""
+    message = (
+        "This memory is attached read-only (read_only=True): its own agent writes it. Use a "
+        "ConversationMemory with another namespace to remember something here."
+    )
+    return ConfigurationError(message)
+
+
+class ReadOnlyStore(BaseStore):
+    """A store that reads from another one and refuses every write."""
+
+    def __init__(self, store: BaseStore) -> None:
+        self.store = store
+        self.ttl_config = store.ttl_config
+        self.supports_ttl = store.supports_ttl
+        self._atomic = atomic(store)
+
+    def batch(self, ops: Iterable[Op]) -> list[Result]:
+        """Read items; a write raises `ConfigurationError`."""
+        return self.store.batch(_reads(ops))
+
+    async def abatch(self, ops: Iterable[Op]) -> list[Any]:
+        """Do what `batch` does."""
+        return await self._atomic.abatch(_reads(ops))
+
+    async def _refuse(self, *_: object, **__: object) -> Any:
+        raise refuse_writes()
+
+    acommit = _refuse
+
+    async def aplaces(self, namespace: Namespace) -> list[tuple[Namespace, str]]:
+        """Return the places of the items in and below a namespace."""
+        return await self._atomic.aplaces(namespace)
+
+
+def _reads(ops: Iterable[Op]) -> list[Op]:
+    found = [*ops]
+    if any(isinstance(op, PutOp) for op in found):
+        raise refuse_writes()
+    return found

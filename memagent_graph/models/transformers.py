@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
@@ -19,7 +19,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from memagent_graph.errors import ConfigurationError, ModelError
 from memagent_graph.models.completion import Generation, LocalChatModel, ModelCall, reply_part
-from memagent_graph.sync import LoopThread, in_thread
+from memagent_graph.sync import LoopThread
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
@@ -186,6 +186,8 @@ class TransformersEngine:
         self._work: asyncio.Task[None] | None = None
         self._model_in_use = asyncio.Lock()
         self.thread = LoopThread("memagent-transformers")
+        # One thread for all batches: the C library keeps memory for each that has computed.
+        self._worker = LoopThread("memagent-transformers-batches")
 
     @cached_property
     def tokenizer(self) -> PreTrainedTokenizerBase:
@@ -305,7 +307,7 @@ class TransformersEngine:
                 if rows:
                     self.batches.append(len(rows))
                     try:
-                        await asyncio.wrap_future(in_thread(partial(self._decode, rows)))
+                        await self._worker.run(self._decode(rows))
                     except Exception as error:  # noqa: BLE001 - passed on to the callers
                         failure = _failure(error)
             for row, done in self._decoding:
@@ -318,7 +320,7 @@ class TransformersEngine:
             self._decoding = []
         self._work = None
 
-    def _decode(self, rows: list[DecodingRow]) -> None:
+    async def _decode(self, rows: list[DecodingRow]) -> None:
         ends = _ends(self.model, self.tokenizer)
         try:
             decode(self.model, self.tokenizer.backend_tokenizer, ends, rows)
@@ -326,8 +328,8 @@ class TransformersEngine:
             if len(rows) == 1 or any(row.token_ids for row in rows):
                 raise
             self.max_batch = half = len(rows) // 2
-            self._decode(rows[:half])
-            self._decode(rows[half:])
+            await self._decode(rows[:half])
+            await self._decode(rows[half:])
 
 
 def _ends(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:

@@ -22,15 +22,14 @@ __all__ = [
     "grpo_loss",
 ]
 
-_HOMES = {
-    "GRPOSettings": "grpo",
-    "MultiConversationGRPOTrainer": "trainer",
-    "Rollout": "traces",
-    "TraceRecorder": "recorder",
-    "Training": "training",
-    "TrainingSettings": "grpo",
-    "grpo_loss": "grpo",
+_MODULES = {
+    "grpo": ["GRPOSettings", "TrainingSettings", "grpo_loss"],
+    "recorder": ["TraceRecorder"],
+    "traces": ["Rollout"],
+    "trainer": ["MultiConversationGRPOTrainer"],
+    "training": ["Training"],
 }
+_HOMES = {name: module for module, names in _MODULES.items() for name in names}
 
 
 def __getattr__(name: str) -> object:

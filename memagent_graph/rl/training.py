@@ -13,7 +13,7 @@ from dataclasses import replace
 from functools import cached_property, lru_cache, partial
 from math import fsum
 from time import perf_counter
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from memagent_graph.config import ReadingConfig
 from memagent_graph.errors import ConfigurationError, TraceError
@@ -22,8 +22,7 @@ from memagent_graph.evaluation.samples import draw
 from memagent_graph.evaluation.tasks import make_task
 from memagent_graph.prompts import Prompts
 from memagent_graph.rl.grpo import informative
-from memagent_graph.rl.rewards import make_reward
-from memagent_graph.rl.rollouts import RolloutRunner, make_engine
+from memagent_graph.rl.rollouts import RolloutRunner, make_engine, make_reward
 from memagent_graph.rl.traces import load
 from memagent_graph.text.files import open_source
 from memagent_graph.text.tokens import load_tokenizer
@@ -37,7 +36,7 @@ if TYPE_CHECKING:
 
     from memagent_graph.evaluation.samples import Sample, Task
     from memagent_graph.rl.grpo import TrainingSettings
-    from memagent_graph.rl.rewards import Reward
+    from memagent_graph.rl.rollouts import Reward
     from memagent_graph.rl.traces import Rollout
     from memagent_graph.rl.trainer import MultiConversationGRPOTrainer
     from memagent_graph.text.tokens import TokenizerLike
@@ -71,24 +70,22 @@ class Training:
         from transformers import AutoModelForCausalLM, AutoTokenizer
 
         self.settings = settings
-        try:
-            self.tokenizer = AutoTokenizer.from_pretrained(settings.model)
-            model = AutoModelForCausalLM.from_pretrained(settings.model, dtype="float32")
-        except (OSError, ValueError) as error:
-            message = (
-                f"{settings.model!r} cannot be loaded: {error} Name a folder with a model, or a "
-                "hub id that this machine can reach."
-            )
-            raise ConfigurationError(message) from error
+        self._reward = make_reward(reward or settings.reward)
+        self._prompts = Prompts.from_file(settings.prompts) if settings.prompts else Prompts()
+        self.tokenizer = _load(AutoTokenizer, settings.model)
+        if settings.traces:  # what can be wrong is read before the model, which takes long
+            self._found = load(settings.traces)
+        elif questions is not None:
+            self._questions = number_questions(questions, settings.held_out)
+        else:
+            self._questions = task_questions(settings, self.tokenizer)
+        model = _load(AutoModelForCausalLM, settings.model, dtype="float32")
         # Here, so that a served policy is made without torch.
         from memagent_graph.rl.trainer import MultiConversationGRPOTrainer
 
         self.trainer = MultiConversationGRPOTrainer(model, self.tokenizer, settings)
         self.main = self.trainer.accelerator.is_main_process
         self.journal = Journal(settings.out, main=self.main)
-        self._questions = questions
-        self._reward = make_reward(reward or settings.reward)
-        self._prompts = Prompts.from_file(settings.prompts) if settings.prompts else Prompts()
         self._stopping = False
 
     def stop(self) -> None:
@@ -119,7 +116,7 @@ class Training:
         return self.journal.metrics()[-1]
 
     def _replay(self) -> None:
-        found = load(self.settings.traces)
+        found = self._found
         rewarded = [rollout for rollout in found.rollouts if rollout.reward is not None]
         unknown = Counter({"rollout without a reward": len(found.rollouts) - len(rewarded)})
         for reason, count in (found.skipped + unknown).items() if self.main else ():
@@ -153,21 +150,13 @@ class Training:
             concurrency=1 if settings.deterministic else settings.concurrency,
             seed=settings.seed,
         )
-        questions = (
-            number_questions(self._questions, settings.held_out)
-            if self._questions
-            else task_questions(settings, self.tokenizer)
-        )
         try:
-            await self._iterate(runner, hand_on, questions)
+            await self._iterate(runner, hand_on)
         finally:
             model.close()  # the next user of this engine expects the original weights
 
     async def _iterate(
-        self,
-        runner: RolloutRunner,
-        hand_on: Callable[[Mapping[str, torch.Tensor]], None],
-        questions: Questions,
+        self, runner: RolloutRunner, hand_on: Callable[[Mapping[str, torch.Tensor]], None]
     ) -> None:
         """Train to the last iteration, from the latest checkpoint if there is one.
 
@@ -184,7 +173,7 @@ class Training:
         async def evaluate() -> None:
             """Log the mean reward of the held-out questions, one reading each; failures are 0."""
             if settings.evaluate_every and state["iteration"] % settings.evaluate_every == 0:
-                held_out = questions.held_out
+                held_out = self._questions.held_out
                 found = await runner.collect(held_out, times=1)
                 reward = fsum(one.reward or 0.0 for one in found.rollouts) / len(held_out)
                 self._log({"iteration": state["iteration"], "held_out_reward": reward})
@@ -195,7 +184,7 @@ class Training:
         stopping = self._agree_to_stop()
         while state["iteration"] < settings.iterations and not stopping:
             started = perf_counter()
-            rollouts, counts = await self._collect(runner, questions, state)
+            rollouts, counts = await self._collect(runner, state)
             collected = perf_counter()
             metrics = {"iteration": state["iteration"] + 1, **counts}
             metrics |= self.trainer.step(rollouts)
@@ -213,7 +202,7 @@ class Training:
                 self.journal.save(self.trainer, state)
 
     async def _collect(
-        self, runner: RolloutRunner, questions: Questions, state: dict[str, int]
+        self, runner: RolloutRunner, state: dict[str, int]
     ) -> tuple[list[Rollout], dict[str, float]]:
         """Collect rollouts of whole groups, and replace groups without anything to learn."""
         settings, accelerator = self.settings, self.trainer.accelerator
@@ -225,7 +214,7 @@ class Training:
             first = state["question"] + accelerator.process_index
             state["question"] += missing * step  # each process asks different ones
             numbers = range(first, state["question"], step)
-            samples = [questions.make_training(number) for number in numbers]
+            samples = [self._questions.make_training(number) for number in numbers]
             found = await runner.collect(samples, times=settings.group_size)
             failed += found.skipped
             rollouts = [*useful, *found.rollouts] or rollouts
@@ -253,6 +242,16 @@ class Training:
     def _agree_to_stop(self) -> bool:
         """Whether any process was asked to stop; all must stop together."""
         return bool(self.trainer.over_processes(self._stopping, "max"))
+
+
+def _load(kind: Any, name: str, **options: object) -> Any:
+    """Return a model, or its tokenizer; raise `ConfigurationError` if it cannot be loaded."""
+    try:
+        return kind.from_pretrained(name, **options)
+    except (OSError, ValueError) as error:
+        fix = "Name a folder with a model, or a hub id that this machine can reach."
+        message = f"{name!r} cannot be loaded: {error} {fix}"
+        raise ConfigurationError(message) from error
 
 
 def replay(

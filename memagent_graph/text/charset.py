@@ -37,9 +37,8 @@ def decode(content: bytes) -> str:
     encoding = _find_encoding(content[:4096])
     with suppress(UnicodeDecodeError):
         return content.decode(encoding or "utf-8", "replace" if encoding else "strict")
-    if named := _find_named(content):
-        return content.decode(named, "replace")
-    return content.decode(guess_encoding(content)[0] or "utf-8", "replace")
+    found = _find_named(content) or guess_encoding(content)[0]
+    return content.decode(found or "utf-8", "replace")
 
 
 def _find_named(content: bytes) -> str | None:

@@ -34,7 +34,7 @@ from typing import IO, TYPE_CHECKING, Any, Literal, TypeAlias
 from zipfile import BadZipFile, ZipFile
 
 from memagent_graph.pictures import MARK, without_marks, without_numbers
-from memagent_graph.text.charset import decode
+from memagent_graph.text.charset import SAMPLE, decode, is_binary
 from memagent_graph.text.notation import MOST_LEVELS, write_scripts
 from memagent_graph.text.source import ENDS_AT, Converted, warn_of
 from memagent_graph.text.terms import replace_surrogates
@@ -151,9 +151,10 @@ Attachment: TypeAlias = tuple[str, Converted]
 def convert_within(name: str, content: bytes) -> Attachment:
     """Convert a file that is within a document, by its name or its content."""
     suffix = format_of(posixpath.splitext(name.lower())[1], content[:4096], content[-4096:])
-    if suffix is None and _is_text(name, content):
+    media, why = (guess_type(name)[0] or "").partition("/")[0], ""
+    is_text = media not in {"audio", "image", "video"} and not is_binary(content[:SAMPLE])
+    if suffix is None and is_text:
         return name, Converted(decode(content))
-    why = ""
     try:
         found = convert(content, suffix) if suffix else Converted()
         text = without_numbers(found.text)
@@ -164,17 +165,8 @@ def convert_within(name: str, content: bytes) -> Attachment:
         raise
     except Exception as error:  # noqa: BLE001 - a parser may raise anything
         why = f": {' '.join(str(error).split())[:200] or type(error).__name__}"
-    is_picture = (guess_type(name)[0] or "").startswith("image/")  # few of them have words
-    return name, Converted("", (), (f"was not read{why or '.'}",), lost=float(not is_picture))
-
-
-def _is_text(name: str, content: bytes) -> bool:
-    if (guess_type(name)[0] or "").startswith(("audio", "image", "video")):
-        return False
-    with suppress(UnicodeDecodeError):
-        marked = content.startswith((b"\xff\xfe", b"\xfe\xff"))
-        return marked or "\0" not in content.decode()
-    return False
+    is_lost = float(media != "image")  # few of them have words
+    return name, Converted("", (), (f"was not read{why or '.'}",), lost=is_lost)
 
 
 def write_attachments(files: Sequence[Attachment]) -> tuple[list[str], list[str], float]:
@@ -375,6 +367,8 @@ def read_rtf(content: bytes) -> Converted:
         page = pages[-1].removeprefix(b"ansicpg") if pages else b"1252"
         encoding = codecs.lookup(_MACHINES.get(page, f"cp{page.decode()}")).name
     begun = _FONT.sub(rb"\g<0>\\fcharset1", _MACHINE.sub(b"", begun, len(pages)))
+    library.destinations -= _SHOWN
+    library.specialchars |= _WRITTEN
     whole = _prepare_rtf(begun, library.specialchars)
     text: str = library.rtf_to_text(whole.decode("latin-1"), encoding, errors="replace")
     text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")  # joins halves
@@ -386,16 +380,14 @@ def read_rtf(content: bytes) -> Converted:
 _TOKEN = re.compile(rb"(?si)\\([a-z]{1,32})(-?\d{1,10})?[ ]?|\\'[0-9a-f]{2}|\\.|[{}]|[^\\{}]+|\\\Z")
 _RAISING = {b"super": b"\x0e", b"up": b"\x0e", b"sub": b"\x10", b"dn": b"\x10"}
 _RAISING |= {b"msup": b"\x0e", b"msub": b"\x10", b"mden": b"\x10"}
-_FORMULA = dict.fromkeys((b"mdeg", b"me", b"mfName", b"mlim", b"mnum"), b" ")
-_FORMULA |= dict.fromkeys((b"md", b"mf", b"mfunc", b"mm", b"mmath", b"mmr", b"mnary", b"mr"), b"")
-_FORMULA |= dict.fromkeys((b"moMath", b"moMathPara", b"mrad", b"msSub", b"msSubSup"), b"")
-_FORMULA |= {b"mden": b"/", b"msSup": b"", b"msub": b"", b"msup": b"", b"column": b"\\par "}
-"""Words before parts of formulas, which the library leaves out, and what stands for them."""
 _LEVEL = {b"nosupersub", b"plain"}
-_SHOWN = {b"object", b"pntext", b"result", b"upr"}
-"""Words that begin what is shown, and that the library leaves out."""
-_SETTINGS = {b"cs", b"ds", b"s", b"ts", *_FORMULA}
-"""Styles and formulas, before which programs write the star that hides what is unknown."""
+_WRITTEN = dict.fromkeys(("mdeg", "me", "mfName", "mlim", "mnum"), " ")
+_WRITTEN |= {"column": "\n", "mden": "/"}
+_SHAPES = "md mf mfunc mm mmath mmr mnary moMath moMathPara mr mrad msSub msSubSup msSup msub msup"
+_SHOWN = {*_WRITTEN, *_SHAPES.split(), "object", "pntext", "result", "upr"}
+"""Words that begin what is shown, and that the library leaves out; some stand for text."""
+_SETTINGS = {b"cs", b"ds", b"s", b"ts", *map(str.encode, _SHOWN)}
+"""Words that are known where a star hides what is unknown: those, and styles."""
 _BOXES = {b"do", b"dptxbxtext", b"shp", b"shpgrp", b"shpinst", b"shptxt"}
 _NOTES = {margin + pages for margin in (b"footer", b"header") for pages in (b"", b"f", b"l", b"r")}
 _NOTES |= {b"annotation", b"footnote"}
@@ -442,13 +434,9 @@ def _prepare_rtf(content: bytes, written: Mapping[str, str]) -> bytes:  # noqa: 
                 continue
         elif word in {b"deleted", b"mvf"}:
             deleted = deleted - {word} if number == b"0" else deleted | {word}
-        elif word in _SHOWN:
-            continue
-        elif word in _RAISING or word in _FORMULA:
+        elif word in _RAISING:
             outer = around[-1][1][0][: MOST_LEVELS - 1] if around else b""
-            raised = outer + _RAISING[word] if word in _RAISING else script[0]
-            now = b"" if number == b"0" else raised, script[1]
-            piece = _FORMULA.get(word, piece)
+            now = b"" if number == b"0" else outer + _RAISING[word], script[1]
         elif word in {b"strike", b"striked"}:
             now = script[0], b"" if number == b"0" else b"\x13"
         elif word in _LEVEL:

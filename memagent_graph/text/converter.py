@@ -122,11 +122,6 @@ class Converter:
         """Kill the process."""
         self._process.kill()
         self._process.wait()
-        self.disown()
-
-    def disown(self) -> None:
-        """After a fork, leave the process to the parent."""
-        self._process.returncode = self._process.returncode or 0  # there is nothing to wait for
         for pipe in (self._requests, self._replies):
             with suppress(OSError):  # unwritten requests no longer matter
                 pipe.close()
@@ -185,8 +180,6 @@ class Converters:
 
     def begin_anew(self) -> None:
         """After a fork, leave the processes to the parent."""
-        for converter in self._idle:
-            converter.disown()
         self._idle, self._turns = [], threading.BoundedSemaphore(AT_ONCE)
 
     def convert(self, request: Request) -> tuple[Reply, bytes]:

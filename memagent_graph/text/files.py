@@ -102,25 +102,46 @@ def open_path(
     a folder, such as a project of strangers, must not choose what else is read. `opener` opens each
     file, as for `open`, and `wants` chooses those of a folder by their names in output.
     """
-    if path.is_dir():
-        folder = path.absolute()
-        root, prefix = (folder.parent, "") if name is None else (folder, f"{name}/")
-        files, name = sorted(_walk(folder)), name or str(path)
-        return _join_files(files, root, name, path, prefix=prefix, opener=opener, wants=wants)
-    if path.exists():
+    if path.exists() and not path.is_dir():
         return open_file(path, name, opener)
-    files = sorted(map(Path, glob.glob(str(path), recursive=True)))  # noqa: PTH207 - absolute ones too
-    entered = {folder for file in files for folder in file.parents}
-    if files := [file for file in files if file.is_file() or file not in entered]:
+    prefix = f"{name}/" if name is not None and path.is_dir() else ""
+    if path.is_dir():
+        base = path.absolute()
+        files, root = sorted(_walk(base)), base if prefix else base.parent
+    else:
+        of_glob = (folder for folder in path.parents if not glob.has_magic(str(folder)))
+        base = next(of_glob, path).absolute()
+        every = sorted(map(Path, glob.glob(str(path), recursive=True)))  # noqa: PTH207 - absolute ones too
+        entered = {folder for file in every for folder in file.parents}
+        files = [file for file in every if file.is_file() or file not in entered]
+        if not files:
+            raise _make_not_found(path)
         root = Path(os.path.commonpath([file.parent for file in files]))
-        return _join_files(files, root, name or str(path), path, wants=wants)
+    named = [(file, prefix + file.relative_to(root).as_posix()) for file in files]
+    tasks = [
+        (partial(_open_meant, file, base, shown, opener), _is_converted(file))
+        for file, shown in named
+        if wants(shown)
+    ]
+    opened, name = work_through(tasks, AT_ONCE), name or str(path)
+    parts = [part for part in opened if not isinstance(part, Skipped)]
+    skipped = [part for part in opened if isinstance(part, Skipped)]
+    if not parts:
+        nothing = "no file is included." if files else "it has no files."
+        message = f"Nothing in {name} can be read: {list_lines([*map(str, skipped)]) or nothing}"
+        raise errors.UnreadableSourceError(message)
+    uri = path.absolute().as_uri() if wants is bool else None
+    return JoinedSource(parts, name, uri=uri, skipped=skipped)
+
+
+def _make_not_found(path: Path) -> errors.SourceNotFoundError:
     if address := _ADDRESS.match(str(path)):
         url = f"{address[1]}://{address[2]}"
         hint = f"Save it as a file, or pipe it in: curl --location {url} | memagent ask QUESTION -"
         message = f"{url} is a web address, and nothing is downloaded. {hint}"
-        raise errors.SourceNotFoundError(message)
-    message = f"There is no {path}. Check the path, which is relative to {Path.cwd()}."
-    raise errors.SourceNotFoundError(message)
+    else:
+        message = f"There is no {path}. Check the path, which is relative to {Path.cwd()}."
+    return errors.SourceNotFoundError(message)
 
 
 def _walk(folder: Path) -> Iterator[Path]:
@@ -130,37 +151,6 @@ def _walk(folder: Path) -> Iterator[Path]:
         folders[:] = [name for name in folders if name not in left_out]
         yield from (Path(root, name) for name in (*files, *left_out))
     yield from (Path(error.filename) for error in refused)
-
-
-def _join_files(
-    files: Sequence[Path],
-    root: Path,
-    name: str,
-    asked: Path,
-    *,
-    prefix: str = "",
-    opener: Opener | None = None,
-    wants: Callable[[str], bool] = bool,
-) -> Source:
-    base = asked
-    while glob.has_magic(str(base)):  # up to the folder in which a glob begins
-        base = base.parent
-    base = base.absolute()
-    named = [(file, prefix + file.relative_to(root).as_posix()) for file in files]
-    tasks = [
-        (partial(_open_meant, file, base, shown, opener), _is_converted(file))
-        for file, shown in named
-        if wants(shown)
-    ]
-    opened = work_through(tasks, AT_ONCE)
-    parts = [part for part in opened if not isinstance(part, Skipped)]
-    skipped = [part for part in opened if isinstance(part, Skipped)]
-    if not parts:
-        nothing = "no file is included." if files else "it has no files."
-        message = f"Nothing in {name} can be read: {list_lines([*map(str, skipped)]) or nothing}"
-        raise errors.UnreadableSourceError(message)
-    uri = asked.absolute().as_uri() if wants is bool else None
-    return JoinedSource(parts, name, uri=uri, skipped=skipped)
 
 
 def _is_converted(document: object) -> bool:
@@ -400,8 +390,7 @@ class Corpus:
         return JoinedSource(parts, "corpus", skipped=skipped)
 
     def _open_all(self) -> list[Source]:
-        documents = self.documents
-        items = documents if isinstance(documents, list | tuple) else [documents]
+        items = self.documents if isinstance(self.documents, list | tuple) else [self.documents]
         return [
             open_path(Path(item), wants=self.wants)
             if isinstance(item, os.PathLike) and not Path(item).is_file()

@@ -66,7 +66,8 @@ class IndexPart:
     `ends` and `sizes` have the end of each passage, in code points of the text, and its number of
     terms; `terms` the hashes of all terms, in order. From `first[row]` to `first[row + 1]`,
     `numbers` are the passages that have the term, and `counts` how often, at most 255. A `heading`
-    counts as the begin of the next part's first passage.
+    counts as the begin of the next part's first passage. Of an index, that passage has the number
+    `begin`.
     """
 
     ends: NDArray[Any]
@@ -76,6 +77,7 @@ class IndexPart:
     numbers: NDArray[Any]
     counts: NDArray[Any]
     heading: bool = False
+    begin: int = 0
 
     @classmethod
     def of(cls, texts: Iterable[str], cut: Callable[[str], Sequence[str]] = cut_terms) -> IndexPart:
@@ -128,28 +130,19 @@ def _hash(term: str) -> int:
     return int.from_bytes(digest, signed=True)
 
 
-class _Table(NamedTuple):
-    """Postings of a part, whose first passage has the number `begin`."""
-
-    terms: NDArray[Any]
-    first: NDArray[Any]
-    numbers: NDArray[Any]
-    counts: NDArray[Any]
-    begin: int
-
-
 _MOST_TABLES = 256
-"""Most tables that are not joined: a query asks them all."""
+"""Most parts whose postings are not joined: a query asks them all."""
 
 
-def _join(tables: Sequence[_Table]) -> _Table:
-    terms, first, _, counts, _ = zip(*tables, strict=True)
-    hashes, rows = np.unique(np.concatenate(terms), return_inverse=True)
-    rows = np.repeat(rows, np.concatenate([*map(np.diff, first)]))
+def _join(parts: Sequence[IndexPart]) -> IndexPart:
+    """Return a part with the postings of several."""
+    hashes, rows = np.unique(np.concatenate([part.terms for part in parts]), return_inverse=True)
+    rows = np.repeat(rows, np.concatenate([np.diff(part.first) for part in parts]))
     order = np.argsort(rows, kind="stable")  # within a row, passages stay in order
-    found = np.concatenate([table.numbers + _INT.type(table.begin) for table in tables])
-    ends = np.searchsorted(rows[order], np.arange(len(hashes) + 1))
-    return _Table(hashes, ends, found[order], np.concatenate(counts)[order], 0)
+    found = np.concatenate([part.numbers + _INT.type(part.begin) for part in parts])[order]
+    counts = np.concatenate([part.counts for part in parts])[order]
+    first = np.searchsorted(rows[order], np.arange(len(hashes) + 1))
+    return replace(parts[0], terms=hashes, first=first, numbers=found, counts=counts, begin=0)
 
 
 class Index:
@@ -160,10 +153,10 @@ class Index:
 
     def __init__(self, parts: Iterable[IndexPart]) -> None:
         ends, sizes = [np.empty(0, np.int64)], [np.empty(0, _INT)]
-        tables = list[_Table]()
+        tables = list[IndexPart]()
         begin = offset = above = 0
         for part in parts:
-            tables.append(_Table(part.terms, part.first, part.numbers, part.counts, begin))
+            tables.append(replace(part, begin=begin))
             if part.heading:
                 above += int(part.sizes.sum())
             elif len(part.ends):

@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from contextlib import suppress
 from datetime import date, datetime, time, timedelta
-from decimal import ROUND_HALF_UP, Decimal
+from decimal import ROUND_HALF_UP, Decimal, localcontext
 from functools import cache
 from itertools import groupby
 from operator import eq, ge, gt, le, lt, ne
@@ -246,13 +246,21 @@ def write_link(text: str, address: str) -> str:
     return text if is_plain else f"{text} <{address}>"
 
 
-def name_hidden(rows: Iterable[int], columns: Iterable[int] = ()) -> str:
-    """Return a line for hidden rows and one for columns: "Hidden rows: 3, 5-8."; "" for none."""
+def write_sheet(
+    rows: Mapping[int, Sequence[str]], hidden: Iterable[int], columns: Sequence[range]
+) -> str:
+    """Return rows as a table, and a line on those that are hidden ("Hidden rows: 3, 5-8.").
+
+    Rows have their numbers; `columns` are the spans of hidden columns.
+    """
     from openpyxl.utils.cell import get_column_letter
 
-    kinds = ("rows", rows, str), ("columns", columns, get_column_letter)
+    used = {at for row in rows.values() for at, cell in enumerate(row, 1) if cell}
+    unseen = sorted(at for at in used if any(at in span for span in columns))
+    kinds = ("rows", hidden, str), ("columns", unseen, get_column_letter)
     found = ((kind, ", ".join(_write_runs(numbers, write))) for kind, numbers, write in kinds)
-    return "\n".join(f"Hidden {kind}: {spans}." for kind, spans in found if spans)
+    said = "\n".join(f"Hidden {kind}: {spans}." for kind, spans in found if spans)
+    return "\n\n".join(filter(None, [write_table(rows.values()), said]))
 
 
 def _write_runs(numbers: Iterable[int], write: Callable[[int], str]) -> Iterator[str]:
@@ -404,28 +412,22 @@ def _show_number(number: Decimal, tokens: list[re.Match[str]]) -> str:
     number *= 100 ** sum(token["other"] == "%" for token in tokens)
     end = last if power is None else power - 1
     pattern = "".join(tokens[at]["digit"] or "" for at in range(first, end + 1))
-    while pattern.endswith(","):
-        pattern, number = pattern[:-1], number / 1000
-    whole, point, decimals = pattern.partition(".")
-    exponent = ""
-    if power is not None:
-        shift = number.adjusted() if number else 0
-        number = number.scaleb(-shift)
-        least = "".join(tokens[at]["digit"] or "" for at in range(power, last + 1)).count("0")
-        sign = "-" if shift < 0 else "+" if tokens[power][0] == "E+" else ""
-        exponent = f"E{sign}{abs(shift):0{least}}"
-    rounded = number.quantize(Decimal(1).scaleb(-len(decimals)), ROUND_HALF_UP)
-    digits, _, rest = f"{abs(rounded):f}".partition(".")
+    whole, point, decimals = pattern.rstrip(",").partition(".")
+    number /= 1000 ** (len(pattern) - len(pattern.rstrip(",")))
+    form = f"{',' * (',' in whole)}.{len(decimals)}{'f' if power is None else 'E'}"
+    with localcontext(rounding=ROUND_HALF_UP):
+        digits, _, exponent = f"{abs(number) or 0.0:{form}}".partition("E")
+    digits, _, rest = digits.partition(".")
+    sign = "-" if number < 0 and {*digits, *rest} - {*"0,"} else ""
     while rest and decimals[len(rest) - 1] in "#?" and rest.endswith("0"):
         rest = rest[:-1]
-    least = whole.replace(",", "").count("0")
-    digits = digits.lstrip("0").rjust(least, "0")
-    sign = "-" if rounded < 0 else ""
+    digits = digits.lstrip("0").rjust(whole.count("0"), "0")
     ends = next((at for at in places if tokens[at][0] == "."), end + 1)
-    shown = _fill(digits, tokens[first:ends])
-    if "," in whole:
-        shown = f"{int(digits):,}".rjust(least, "0") if digits else ""
-    shown += (point + rest if rest or decimals else point) + exponent
+    shown = (digits if "," in whole else _fill(digits, tokens[first:ends])) + point + rest
+    if power is not None:
+        least = sum(tokens[at][0] == "0" for at in range(power, last + 1))
+        is_signed = exponent[0] == "-" or tokens[power][0] == "E+"
+        shown += "E" + exponent[0] * is_signed + exponent[1:].lstrip("0").zfill(least)
     before, after = tokens[:first], tokens[last + 1 :]
     return sign + "".join(map(_literal, before)) + shown + "".join(map(_literal, after))
 

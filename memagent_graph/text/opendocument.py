@@ -35,12 +35,10 @@ class OpenDocument(OfficeDocument):
 
     def __init__(self, package: Package) -> None:
         super().__init__(package)
-        self._levels, self._hidden, self._struck = dict[str, int](), set[str](), set[str]()
+        self._styles = dict[str, dict[str, str]]()  # all settings, with those of the style above
         self._lists: dict[str, dict[int, notation.ListLevel]] = {}
         self._counted: dict[str, dict[int, int]] = defaultdict(dict)
         self._style, self._depth, self._counts, self._label = "", -1, dict[int, int](), ""
-        self._fonts = dict[str, str]()
-        self._numbering = dict[str, str]()  # lists of styles of paragraphs; "" for none
         self._fields: dict[str, Element] = {}
 
     def all_blocks(self) -> Iterator[str]:
@@ -61,25 +59,15 @@ class OpenDocument(OfficeDocument):
 
     def _learn_styles(self, part: str) -> None:
         for style in self._package.find(part, "style"):
-            name = get(style, "name")
-            base, shown = get(style, "parent-style-name"), child(style, "text-properties")
-            position = get(shown, "text-position").partition(" ")[0]
-            height = -1 if position.startswith(("-", "sub")) else 1
-            level = height if position.strip("0%") else 0
-            self._levels[name] = level if position else self._levels.get(base, 0)
-            self._fonts[name] = get(shown, "font-name") or self._fonts.get(base, "")
-            through = get(shown, "text-line-through-style", get(shown, "text-line-through-type"))
-            if through not in {"", "none"} or (not through and base in self._struck):
-                self._struck.add(name)
-            if (of_list := get(style, "list-style-name", self._numbering.get(base, "-"))) != "-":
-                self._numbering[name] = of_list
-            is_shown = get(child(style, "table-properties"), "display") != "false"
-            seen = get(child(style, "drawing-page-properties"), "visibility")
-            if not is_shown or seen == "hidden":
-                self._hidden.add(name)
+            given = (pair for place in (style, *style) for pair in place.attrib.items())
+            own = {key.rpartition("}")[2]: value for key, value in given}
+            self._styles[get(style, "name")] = {**self._style_of(style, "parent-"), **own}
         for style in self._package.find(part, "list-style", "outline-style"):
             name = get(style, "name") if local(style) == "list-style" else _OUTLINE
             self._lists[name] = {get_integer(at, "level", 1) - 1: _list_level(at) for at in style}
+
+    def _style_of(self, element: Element, of: str = "") -> dict[str, str]:
+        return self._styles.get(get(element, f"{of}style-name"), {})
 
     def _walk(self, parent: Element, *, is_text: bool = False) -> Iterator[str]:  # noqa: C901, PLR0912 - a list
         yield (parent.text or "") * is_text
@@ -132,17 +120,22 @@ class OpenDocument(OfficeDocument):
             return Block(f"<{address}>") if is_drawn else notation.write_link(text, address)
         if name == "ruby-text":
             return notation.write_ruby(text)
-        style = get(element, "style-name") if name == "span" else ""
-        text = notation.strike_text(text) if style in self._struck else text
-        text = text.translate(notation.SIGNS.get(self._fonts.get(style, "").lower(), {}))
-        return notation.raise_text(text, self._levels.get(style, 0))
+        style = self._style_of(element) if name == "span" else {}
+        lines = {style.get(f"text-line-through-{way}", "none") for way in ("style", "type")}
+        text = text if lines <= {"none"} else notation.strike_text(text)
+        text = text.translate(notation.SIGNS.get(style.get("font-name", "").lower(), {}))
+        height = style.get("text-position", "").partition(" ")[0]
+        is_lower = height.startswith(("-", "sub"))
+        return notation.raise_text(text, bool(height.strip("0%")) * (-1 if is_lower else 1))
 
     def _say_hidden(self, element: Element) -> str:
-        return " (hidden)" if get(element, "style-name") in self._hidden else ""
+        style = self._style_of(element)
+        is_hidden = style.get("display") == "false" or style.get("visibility") == "hidden"
+        return " (hidden)" * is_hidden
 
     def _paragraph(self, element: Element, name: str) -> Iterator[str]:
         level = min(get_integer(element, "outline-level", 1), DEEPEST) if name == "h" else 0
-        is_bare = self._numbering.get(get(element, "style-name")) == ""
+        is_bare = self._style_of(element).get("list-style-name") == ""
         outline = {} if is_bare else self._lists.get(_OUTLINE, {})
         label, self._label = self._label, ""
         if not label and level - 1 in outline and get(element, "is-list-header") != "true":
@@ -156,9 +149,8 @@ class OpenDocument(OfficeDocument):
 
     def _list(self, element: Element) -> Iterator[str]:
         before = self._style, self._depth, self._counts
-        named = next(element.iter("{*}p", "{*}h"), None)
-        usual = self._style or self._numbering.get(get(named, "style-name"), "")
-        style = get(element, "style-name") or usual
+        first = self._style_of(next(element.iter("{*}p", "{*}h"), None))
+        style = get(element, "style-name") or self._style or first.get("list-style-name", "")
         if self._depth < 0:
             goes_on = style if get(element, "continue-numbering") == "true" else ""
             continued = get(element, "continue-list") or goes_on
@@ -195,25 +187,21 @@ class OpenDocument(OfficeDocument):
         return self._show(get(element, "href").removeprefix("./"), caption)
 
     def _table(self, element: Element) -> str:
-        rows, number, hidden, most = list[list[str]](), 0, list[int](), notation.MOST_REPEATED
+        rows, number, hidden, most = dict[int, list[str]](), 0, list[int](), notation.MOST_REPEATED
         for row in own_parts(element, "table-row", "table"):
             cells: list[str] = []
             for cell in (at for at in row if local(at) in {"table-cell", "covered-table-cell"}):
                 times = min(get_integer(cell, "number-columns-repeated", 1), most)
                 cells += [" ".join(self._blocks(cell)) or _value(cell)] * times
-            number += (times := get_integer(row, "number-rows-repeated", 1))
-            times = min(times, most) if any(cells) else 0
-            rows += [cells] * times
-            is_hidden = get(row, "visibility") in _COLLAPSED
-            hidden += range(number - times + 1, number + 1) if is_hidden else ()
-        unseen, at = list[int](), 0
-        filled = {at for row in rows for at, cell in enumerate(row, 1) if cell}
+            begin, number = number + 1, number + get_integer(row, "number-rows-repeated", 1)
+            shown = range(begin, min(number, begin + most - 1) + 1) if any(cells) else ()
+            rows |= dict.fromkeys(shown, cells)
+            hidden += shown if get(row, "visibility") in _COLLAPSED else ()
+        unseen, at = list[range](), 0
         for column in own_parts(element, "table-column", "table"):
-            begin, at = at, at + get_integer(column, "number-columns-repeated", 1)
-            if get(column, "visibility") in _COLLAPSED:
-                unseen += (one for one in sorted(filled) if begin < one <= at)
-        said = notation.write_table(rows), notation.name_hidden(hidden, unseen)
-        return "\n\n".join(filter(None, said))
+            begin, at = at + 1, at + get_integer(column, "number-columns-repeated", 1)
+            unseen += [range(begin, at + 1)] * (get(column, "visibility") in _COLLAPSED)
+        return notation.write_sheet(rows, hidden, unseen)
 
 
 _PLACE = re.compile("%(\\d{1,2})%")

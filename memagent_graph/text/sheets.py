@@ -52,12 +52,12 @@ class Workbook(Drawing):
 
     def _sheet(self, part: str) -> Iterator[str]:
         rows, hidden, margins = dict[int, list[str]](), list[int](), dict[str, None]()
-        links, at, unseen, self._ticks = self._package.targets(part), 0, set[int](), {}
+        links, at, unseen, self._ticks = self._package.targets(part), 0, list[range](), {}
         for element in self._package.stream(part, *_READ):
             is_hidden = get(element, "hidden") in {"1", "true"}
             if local(element) == "col":
-                last = min(get_integer(element, "max"), _MOST_COLUMNS)
-                unseen |= {*range(get_integer(element, "min"), last + 1)} if is_hidden else set()
+                span = range(get_integer(element, "min"), get_integer(element, "max") + 1)
+                unseen += [span] * is_hidden
             elif local(element) == "control":
                 control = self._package.parse(links.get(get(element, "id"), ("", "-"))[1])
                 tick = "\u2612 " if get(control, "checked") == "Checked" else "\u2610 "
@@ -66,18 +66,15 @@ class Workbook(Drawing):
             elif local(element) == "headerFooter":
                 margins |= dict.fromkeys(_CODES.sub(" ", said.text or "") for said in element)
             elif local(element) == "hyperlink":
-                letters, row = _split(get(element, "ref"))
-                column, cells = column_index_from_string(letters or "A") - 1, rows.get(row, [])
-                if column < len(cells):
+                column, row = _split(get(element, "ref"), 0)
+                if column < len(cells := rows.get(row, [])):
                     address = links.get(get(element, "id"), ("", ""))[1]
                     cells[column] = notation.write_link(cells[column], address)
             else:
                 at = get_integer(element, "r", at + 1)
                 rows[at] = self._row(element)
-                hidden += [at] if is_hidden and any(rows[at]) else []
-        filled = {at for row in rows.values() for at, cell in enumerate(row, 1) if cell}
-        yield notation.write_table(rows.values())
-        yield notation.name_hidden(hidden, sorted(unseen & filled))
+                hidden += [at] * (is_hidden and any(rows[at]))
+        yield notation.write_sheet(rows, hidden, unseen)
         yield from (" ".join(said.split()) for said in margins)
         comments = _comments_of(self._package, part)
         yield from (f"Comment on {cell}: {said}" for cell, said in comments.items())
@@ -90,8 +87,7 @@ class Workbook(Drawing):
     def _row(self, row: Any) -> list[str]:
         cells: list[str] = []
         for cell in row.iter("{*}c"):
-            letters, _ = _split(cell.get("r", ""))
-            column = column_index_from_string(letters) - 1 if letters else len(cells)
+            column, _ = _split(cell.get("r", ""), len(cells))
             cells += [""] * (column + 1 - len(cells))
             found = child(cell, "f")
             linked = _LINKED.match(found.text or "") if found is not None else None
@@ -138,16 +134,16 @@ def _comments_of(package: Package, part: str) -> dict[str, str]:
 
 
 _READ = ("col", "row", "hyperlink", "headerFooter", "control")
-_MOST_COLUMNS = 16_384
 _LINKED = re.compile(r'HYPERLINK\("([^"]{1,2000})"')
 _CODES = re.compile(r'&(?:"[^"]{0,99}"|K[\dA-F]{6}|K\d\d[+-]\d{3}|\d{1,3}|[A-Z])')
 """Codes for the place, font and fields of what stands in the margins of a printed sheet."""
 _CELL = re.compile(r"([A-Z]{1,3})(\d{1,7})")
 
 
-def _split(reference: str) -> tuple[str, int]:
+def _split(reference: str, usual: int) -> tuple[int, int]:
+    """Return the column of a cell, from 0, and its row; the usual column and 0 without any."""
     found = _CELL.match(reference)
-    return (found[1], int(found[2])) if found else ("", 0)
+    return (column_index_from_string(found[1]) - 1, int(found[2])) if found else (usual, 0)
 
 
 def _rich_text(element: Any) -> str:

@@ -660,18 +660,21 @@ def test_a_message_that_the_model_refuses_is_set_aside_and_tried_again():
     assert "bomb" in memory.load("ann")
 
 
-def test_a_forgotten_user_is_not_remembered_again_from_an_old_thread():
-    memory, saver = new_memory(), InMemorySaver()
+@pytest.mark.parametrize("thread", ["t", 1, 0])
+def test_a_forgotten_user_is_not_remembered_again_from_an_old_thread(thread):
+    memory, saver, config = new_memory(), InMemorySaver(), of("ann", thread)
     agent = agent_with(memory, checkpointer=saver)
-    say(agent, "I suffer from epilepsy.", ANN)
+    say(agent, "I suffer from epilepsy.", config)
     memory.flush()
-    say(agent, "I keep bees.", ANN)  # waits
+    say(agent, "I keep bees.", config)  # waits
     memory.forget("ann")
 
-    say(agent, "I live in Husum.", ANN)
+    say(agent, "I live in Husum.", config)
     catch_up(memory, saver)
 
     assert known_of(memory, "epilepsy", "bees", "Husum")["ann"] == ["Husum"]
+    assert memory.forget("ann", checkpointer=saver).deleted == (str(thread),)
+    assert not [*saver.list(None)]
 
 
 # all of it, at random

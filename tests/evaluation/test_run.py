@@ -128,12 +128,14 @@ def test_another_file_of_the_same_name_does_not_get_the_old_one_s_results(tmp_pa
     assert [found.answers for found in load(tmp_path / "out")] == [("Ann",)]
 
 
-@pytest.mark.parametrize("module", ["scores", "methods"])
-def test_results_of_other_scores_or_methods_are_not_mixed_in(tmp_path, monkeypatch, module):
+@pytest.mark.parametrize(
+    ("what", "name"), [("scores", "run.SCORES"), ("methods", "methods.VERSION")]
+)
+def test_results_of_other_scores_or_methods_are_not_mixed_in(tmp_path, monkeypatch, what, name):
     run(tmp_path, samples=1)
-    monkeypatch.setattr(f"memagent_graph.evaluation.{module}.VERSION", 99)
+    monkeypatch.setattr(f"memagent_graph.evaluation.{name}", 99)
 
-    with pytest.raises(ConfigurationError, match=f"another {module}"):
+    with pytest.raises(ConfigurationError, match=f"another {what}"):
         run(tmp_path, samples=1)
 
 

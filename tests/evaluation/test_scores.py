@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memagent_graph.evaluation.samples import Sample
-from memagent_graph.evaluation.scores import (
+from memagent_graph.evaluation.samples import (
+    Sample,
     exact_match,
     final_answer,
     grade,

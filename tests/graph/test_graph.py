@@ -219,18 +219,20 @@ class TestSafety:
         assert len(set(reader.calls[1:])) == 1
         assert len(reader.calls) == len(failures) + 2
 
-    def test_an_error_that_lasts_names_the_chunk_and_the_thread_goes_on_at_it(self):
+    @pytest.mark.parametrize("name", ["1", 1])
+    def test_an_error_that_lasts_names_the_chunk_and_the_thread_goes_on_at_it(self, name):
+        thread = {"configurable": {"thread_id": name}}
         reader = ScriptedReader("a", "b", *[TransientModelError("busy")] * 6)
         agent = create_memagent(reader, config=SMALL, checkpointer=InMemorySaver())
 
         with pytest.raises(ModelError, match="chunk 3 failed after 6 attempts: busy") as caught:
-            agent.invoke(ASKED, THREAD)
+            agent.invoke(ASKED, thread)
 
         assert caught.value.chunk == 3
         assert not isinstance(caught.value, TransientModelError)
-        assert agent.get_state(THREAD).values["memory"] == "b"
+        assert agent.get_state(thread).values["memory"] == "b"
         failed = reader.calls[-1]
-        out = agent.invoke(None, THREAD)
+        out = agent.invoke(None, thread)
         assert reader.calls[8] == failed
         assert out["memory"].startswith("b")
         assert out["coverage"] == 1.0

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import pytest
 from fixed_readers import ChainReader, chain, numbered
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage
+from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.sqlite import SqliteSaver
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.graph.message import add_messages
@@ -63,6 +64,16 @@ async def test_a_node_maps_the_keys_of_any_kind_of_state_sync_and_async(schema):
     from_async = await graph.ainvoke(ASKED)
 
     assert sync["finding"] == sync["notes"] == from_async["finding"] == read_through()
+
+
+def test_a_checkpointer_without_a_thread_asks_for_one():
+    saver, user = InMemorySaver(), {"configurable": {"user_id": "ann"}}
+    with pytest.raises(ConfigurationError, match="thread_id"):
+        host(node=reading(checkpointer=saver)).invoke(ASKED)
+    with pytest.raises(ConfigurationError, match="thread_id"):
+        create_memagent(checkpointer=saver).invoke({"question": "?", "document": TEXT}, user)
+    for chosen in (True, False):  # the host's, and none
+        assert host(node=reading(checkpointer=chosen)).invoke(ASKED)["finding"] == read_through()
 
 
 async def test_a_node_is_tested_alone_as_langgraph_tests_nodes():

@@ -116,9 +116,10 @@ def test_a_namespace_that_langgraph_forbids_is_refused(store, namespace):
         store.put(namespace, "k", {})
 
 
-def test_a_namespace_of_a_batch_is_validated(store):
+@pytest.mark.parametrize("namespace", [(), ("a.b",)])
+def test_a_namespace_of_a_batch_is_validated(store, namespace):
     with pytest.raises(InvalidNamespaceError):
-        store.batch([PutOp(("a.b",), "k", {})])
+        store.batch([PutOp(namespace, "k", {})])
 
 
 def test_an_unusual_value_is_found_again_exactly(store):

@@ -1,6 +1,7 @@
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
 from pydoc_data.topics import topics
+from threading import current_thread
 
 import pytest
 from langchain_core.messages import HumanMessage
@@ -39,6 +40,15 @@ def reference(folder):
         return output[0, len(prompt) :].tolist()
 
     return generate
+
+
+def test_one_thread_computes_all_batches(model):
+    seen = set()
+    hook = model._engine.model.register_forward_pre_hook(lambda *_: seen.add(current_thread()))
+    for text in ("a", "b"):
+        model.invoke(text, max_tokens=1)
+    hook.remove()
+    assert len(seen) == 1  # each that has computed keeps memory, a gigabyte with 1.5B
 
 
 @pytest.mark.slow

@@ -231,10 +231,13 @@ def test_a_full_disk_ends_training_with_one_line_and_the_command_continues(folde
     (["train", "--set", "model=x", "--set", "out=o", "--set", "lerning_rate=1"], "lerning_rate"),
     (["train", "--set", "model"], "FIELD=VALUE"),
     (["train", "--set", "model=/nowhere", "--set", "out=o"], "cannot be loaded"),
+    (["train", "--set", "model={folder}", "--set", "out=o", "--set", "traces=[away]"], "no traces"),
+    (["train", "--set", "model={folder}", "--set", "out=o", "--set", "tasks=['qa:away']"], "away"),
 ])  # fmt: skip
-def test_what_cannot_be_trained_is_said(arguments, message, tmp_path, monkeypatch):
+def test_what_cannot_be_trained_is_said(arguments, message, folder, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    result = CliRunner().invoke(app, arguments)
+    monkeypatch.setattr("transformers.AutoModelForCausalLM.from_pretrained", lambda *_, **__: 1 / 0)
+    result = CliRunner().invoke(app, [one.format(folder=folder) for one in arguments])
     assert result.exit_code == 1
     assert message in result.stderr
 

@@ -35,20 +35,20 @@ class Ceiling(NamedTuple):
 
 
 CEILINGS = {
-    "files a chunk enters, without a store": Ceiling(15, 14),
-    "files a chunk enters, with a store": Ceiling(21, 20),
-    "files a chunk enters, with Redis": Ceiling(25, 25),
-    "files a message enters": Ceiling(10, 8),
+    "files a chunk enters, without a store": Ceiling(14, 14),
+    "files a chunk enters, with a store": Ceiling(20, 20),
+    "files a chunk enters, with Redis": Ceiling(24, 24),
+    "files a message enters": Ceiling(9, 8),
     "files the fold of a message enters": Ceiling(30, 30),
-    "modules with one importer, in percent": Ceiling(6, 6),
+    "modules with one importer, in percent": Ceiling(5, 5),
     "import circles, with those of types": Ceiling(0, 0),
     "class names with several meanings": Ceiling(0, 0),
     "other public names with several meanings": Ceiling(28, 0),
     "modules in -ing": Ceiling(0, 0),
     "functions named by participles": Ceiling(0, 0),
     "lines of the largest module": Ceiling(500, 500),
-    "modules": Ceiling(135, 130),
-    "lines": Ceiling(43_572, 39_000),
+    "modules": Ceiling(131, 130),
+    "lines": Ceiling(43_465, 39_000),
 }
 
 

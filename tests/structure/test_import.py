@@ -17,7 +17,7 @@ from memagent_graph import ConversationMemory, MemAgentNode, RedisStore, create_
 create_memagent().invoke({"question": "Who?", "document": "Ann signed."})
 ConversationMemory().save([("human", "I like tea.")], user="a", thread="b")
 check("memagent_graph.facts", "langchain_core.decisions")  # which are off
-from memagent_graph.rl import traces, recorder, rollouts, rewards, grpo
+from memagent_graph.rl import traces, recorder, rollouts, grpo
 check("torch", "transformers", "vllm", "ray.", "langchain.", "accelerate")
 """
 

@@ -563,6 +563,7 @@ class TestSheets:
             (0.5, "#.##", ".5"),
             (0.256, "0.0%", "25.6%"),
             (12000, "0.00E+00", "1.20E+04"),
+            (999.99, "0.0E+0", "1.0E+3"),
             (0.00012, "0.0E+0", "1.2E-4"),
             (1234567, '0.0,,"M"', "1.2M"),
             (-3, "0;(0)", "(3)"),
@@ -1566,6 +1567,7 @@ SAVED_PAGE = (
 )
 LETTER = "Content-Type: text/plain; charset={}\n\n"
 FORWARDED = "Content-Type: message/rfc822\nContent-Transfer-Encoding: base64"
+OTHER = "Content-Type: application/octet-stream; name=a.txt"
 UUENCODED = "See it.\n\n## Attachment: a.txt\n\nOdo"
 FONTS = rb"{\rtf1\ansi\ansicpg1252{\fonttbl{\f0 Arial;}{\f1\fcharset204 Arial;}}"
 PARTS = "Content-Type: multipart/{}; boundary=x\n\n--x\n{}\n--x--"
@@ -1658,6 +1660,11 @@ PARTS = "Content-Type: multipart/{}; boundary=x\n\n--x\n{}\n--x--"
             "d.eml",
             PARTS.format("report", "Content-Type: message/delivery-status\n\nTo: Odo"),
             "## Attachment: message/delivery-status\n\nTo: Odo",
+        ),
+        (
+            "v.eml",
+            PARTS.format("mixed", f"{OTHER}\n\nGröße 5 und die Straße").encode("latin-1"),
+            "## Attachment: a.txt\n\nGröße 5 und die Straße",
         ),
         ("a.rtf", r"{\rtf1 A{\footnote Odo}{\header Top}}", "A\n Odo\n Top"),
         ("b.rtf", r"{\rtf1 A{\shp{\*\shpinst{\sp{\sn k}{\sv 2}}{\shptxt Odo}}}}", "A\n\n Odo"),

@@ -16,7 +16,7 @@ from tiny_model import tiny_model
 from memagent_graph.config import ReadingConfig
 from memagent_graph.errors import ConfigurationError
 from memagent_graph.evaluation.methods import make_method
-from memagent_graph.evaluation.scores import substring_match
+from memagent_graph.evaluation.samples import substring_match
 from memagent_graph.readers.resolve import resolve_reader
 from memagent_graph.text.source import TextSource
 from memagent_graph.text.tokens import EstimatingTokenizer, load_tokenizer

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from memagent_graph.evaluation.scores import exact_match, normalize, substring_match
+from memagent_graph.evaluation.samples import exact_match, normalize, substring_match
 
 LENGTH = 4096
 words = st.sampled_from(["the", "A", "an", "Paris", "paris,", "in", "42", "4.2", "e-mail", "(x)"])

@@ -14,7 +14,7 @@ import orjson
 from memagent_graph.conversation.prompt import render_memory
 from memagent_graph.errors import ModelError
 from memagent_graph.evidence.places import Memory
-from memagent_graph.graph.reading import Run
+from memagent_graph.graph.state import Run
 from memagent_graph.sync import to_thread
 from memagent_graph.text.source import TextSource
 from memagent_http.bodies import unless_small

@@ -17,7 +17,6 @@ from memagent_graph.text.cache import keep_no_plain_text
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Iterator, Sequence
-    from types import TracebackType
     from typing import Self
 
     from langgraph.checkpoint.serde.base import SerializerProtocol
@@ -269,23 +268,13 @@ class RedisStore(BaseStore):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.aclose()
 
     def _run(self, steps: Steps[T]) -> T:

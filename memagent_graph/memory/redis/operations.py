@@ -13,6 +13,7 @@ from uuid import uuid4
 
 from langgraph.store.base import (
     GetOp,
+    InvalidNamespaceError,
     Item,
     ListNamespacesOp,
     PutOp,
@@ -441,6 +442,8 @@ def _write(
     keys = (names.index(root), names.expiry(root), *(names.item(root, one) for one in members))
     arguments: list[bytes | int] = []
     for op, member in zip(ops, members, strict=True):
+        if op.value is not None and not op.namespace:
+            raise InvalidNamespaceError("Namespace cannot be empty.")  # as `put` says
         body = _NOTHING if op.value is None else codec.encode(op.value)
         milliseconds = 0 if op.ttl is None else max(1, round(op.ttl * _MILLISECONDS))
         arguments += (member, milliseconds, body)
