@@ -15,13 +15,7 @@ from langchain.agents.middleware import (
     SummarizationMiddleware,
     dynamic_prompt,
 )
-from langchain_core.messages import (
-    AIMessage,
-    AnyMessage,
-    HumanMessage,
-    SystemMessage,
-    ToolMessage,
-)
+from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, SystemMessage, ToolMessage
 from langchain_core.messages.utils import count_tokens_approximately
 from langchain_core.tools import ToolException, tool
 from langgraph.channels import DeltaChannel
@@ -489,10 +483,7 @@ def test_a_model_is_shown_what_it_has_room_for_and_a_cut_is_said_once(shorten_st
     middleware = [MemAgentMiddleware(memory, shorten_state=shorten_state)]
     graph = agent_with(memory, model=model, tools=[read_file], middleware=middleware)
     image = {"type": "image", "base64": "aGVsbG8=", "mime_type": "image/png"}
-    text = {
-        "type": "text",
-        "text": "Shorten this: " + "It is due. " * 9000 + "My cat is Mia.",
-    }
+    text = {"type": "text", "text": "Shorten this: " + "It is due. " * 9000 + "My cat is Mia."}
     say(graph, [text, image], ANN)
 
     first, cut = model.calls[0].messages[0], ("Shorten this", "is left out", "Mia.")

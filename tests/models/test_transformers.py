@@ -42,15 +42,6 @@ def reference(folder):
     return generate
 
 
-def test_one_thread_computes_all_batches(model):
-    seen = set()
-    hook = model._engine.model.register_forward_pre_hook(lambda *_: seen.add(current_thread()))
-    for text in ("a", "b"):
-        model.invoke(text, max_tokens=1)
-    hook.remove()
-    assert len(seen) == 1  # each that has computed keeps memory, a gigabyte with 1.5B
-
-
 @pytest.mark.slow
 async def test_a_batch_of_many_lengths_gives_what_each_gives_alone(model, reference, monkeypatch):
     monkeypatch.setattr(f"{ENGINE}._GATHERING", 2)  # one batch on a busy machine, too
@@ -169,8 +160,9 @@ def test_an_end_token_ends_the_reply_and_is_in_its_ids_but_not_its_text(tmp_path
         assert "<|im_end|>" not in reply.content
 
 
-def test_threads_and_event_loops_share_one_copy_of_the_weights(folder, model):
-    other = resolve_model(f"hf:{folder}", temperature=1.0)
+def test_threads_and_event_loops_share_one_copy_of_the_weights_and_a_thread(folder, model):
+    seen, other = set(), resolve_model(f"hf:{folder}", temperature=1.0)
+    hook = model._engine.model.register_forward_pre_hook(lambda *_: seen.add(current_thread()))
     assert other._engine is model._engine
     expected = model.invoke("Hello", max_tokens=8).content
 
@@ -182,7 +174,9 @@ def test_threads_and_event_loops_share_one_copy_of_the_weights(folder, model):
         jobs += [pool.submit(lambda: [model.invoke("Hello", max_tokens=8)]) for _ in range(2)]
         replies = [reply.content for job in jobs for reply in job.result()]
 
+    hook.remove()
     assert replies == [expected] * 12
+    assert len(seen) == 1  # each that has computed keeps memory, a gigabyte with 1.5B
 
 
 async def test_a_cancelled_call_leaves_the_batch_and_a_closed_model_breaks_off_its_calls(folder):

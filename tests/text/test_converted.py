@@ -21,12 +21,7 @@ import pytest
 from bombs import BOMBS, DOCUMENTS, write_docx, write_slow, write_xlsx
 from documents import write_pages, write_scan
 
-from memagent_graph import (
-    MemAgentRetriever,
-    ReadingConfig,
-    create_memagent,
-    create_reading_tool,
-)
+from memagent_graph import MemAgentRetriever, ReadingConfig, create_memagent, create_reading_tool
 from memagent_graph.errors import (
     ConfigurationError,
     ConversionLimitError,
