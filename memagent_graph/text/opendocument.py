@@ -121,8 +121,8 @@ class OpenDocument(OfficeDocument):
         if name == "ruby-text":
             return notation.write_ruby(text)
         style = self._style_of(element) if name == "span" else {}
-        lines = {style.get(f"text-line-through-{way}", "none") for way in ("style", "type")}
-        text = text if lines <= {"none"} else notation.strike_text(text)
+        line = style.get("text-line-through-style", style.get("text-line-through-type", "none"))
+        text = text if line == "none" else notation.strike_text(text)
         text = text.translate(notation.SIGNS.get(style.get("font-name", "").lower(), {}))
         height = style.get("text-position", "").partition(" ")[0]
         is_lower = height.startswith(("-", "sub"))
