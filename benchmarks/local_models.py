@@ -21,7 +21,7 @@ import json
 import os
 import random
 import re
-from collections import Counter, defaultdict
+from collections import defaultdict
 from hashlib import sha256
 from itertools import islice
 from pathlib import Path
@@ -192,13 +192,13 @@ def ruler(data: Path) -> Iterator[Asked]:
 
 def counts(data: Path) -> Iterator[Asked]:
     """Yield, in turn, how often a part of a novel names somebody, and which years passages name."""
-    novels = [data / "moby-dick.txt", data / "war_and_peace.txt"]
-    texts = [(data / novel).read_text("utf-8") for novel in novels]
+    files = ("moby-dick.txt", "war_and_peace.txt")
+    texts = [(data / file).read_text("utf-8") for file in files]
     for number, asked in enumerate(nq(data, "answered", 15)):
         chance, novel = random.Random(number), texts[number % 2]
         start = chance.randrange(len(novel) // 10, len(novel) * 9 // 10)
         part = cut_at_sentence(novel[start:].partition("\n\n")[2], COUNTED, COUNTER)
-        said = Counter(re.findall(r"(?<=[a-z,] )[A-Z][a-z]{3,}", part))
+        said = set(re.findall(r"(?<=[a-z,] )[A-Z][a-z]{3,}", part))
         exact = {one: len(re.findall(rf"\b{one}\b", part)) for one in said}
         if named := sorted(one for one, often in exact.items() if 3 <= often <= len(NUMERALS)):
             who = chance.choice(named)
