@@ -19,7 +19,7 @@ from memagent_graph.graph.build import create_memagent
 from memagent_graph.seams import with_runtime_only
 from memagent_graph.sync import to_sync
 from memagent_graph.templates import plural
-from memagent_graph.text.files import Corpus
+from memagent_graph.text.files import corpus
 from memagent_graph.text.source import is_lost
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ _MOST_PLACES = 5
 def create_reading_tool(
     model: str | BaseChatModel | Reader | None = None,
     *,
-    sources: Mapping[str, DocumentLike] | Iterable[str | PathLike[str]] | Corpus,
+    sources: Mapping[str, DocumentLike] | Iterable[str | PathLike[str]] | corpus,
     name: str = "read",
     description: str = _DESCRIPTION,
     **options: Unpack[ReadingOptions],
@@ -109,9 +109,9 @@ def create_reading_tool(
 
 
 def _name_sources(
-    sources: Mapping[str, DocumentLike] | Iterable[str | PathLike[str]] | Corpus,
+    sources: Mapping[str, DocumentLike] | Iterable[str | PathLike[str]] | corpus,
 ) -> dict[str, object]:
-    if isinstance(sources, Corpus):
+    if isinstance(sources, corpus):
         parts = sources.open_sources().parts
         found: dict[str, object] = {part.name: part for part in parts}
         if len(found) < len(parts):

@@ -19,7 +19,7 @@ from memagent_graph.evidence.statements import (
     statements_of,
 )
 from memagent_graph.readers.base import Answer, Identity, Merge, Reader, Update
-from memagent_graph.text.terms import content_terms, names, subject, terms
+from memagent_graph.text.terms import content_terms, join_lines, names, specific_terms, terms
 from memagent_graph.text.tokens import EstimatingTokenizer
 
 if TYPE_CHECKING:
@@ -44,6 +44,19 @@ _WIDEST_GAP = 2
 _PRONOUN = regex.compile(r"(?i)(?:he|she|it|they|his|her|its|their|this|these)\b|[他她它该其]")
 
 
+_OPENING = regex.compile(
+    r"\p{Lu}[\p{L}\p{M}'’-]*(?:\s+(?:(?:of|de|van|von|da|the|and)\s+)*\p{Lu}[\p{L}\p{M}'’-]*)*"
+)
+
+
+def _subject(text: str) -> str:
+    """Return the name that opens a sentence, or else its first name; "" if it has none."""
+    opening = _OPENING.match(text)
+    if opening and specific_terms(opening[0]):
+        return opening[0]
+    return next(iter(names(text)), "")
+
+
 def meanings(statements: Sequence[Statement]) -> list[list[str]]:
     """Return the terms of each statement; one that opens with a pronoun has its antecedent's too.
 
@@ -57,7 +70,7 @@ def meanings(statements: Sequence[Statement]) -> list[list[str]]:
         if not (_PRONOUN.match(text) and 0 <= gap <= _WIDEST_GAP):
             inherited = []
         elif not inherited:
-            inherited = content_terms(subject(statements[index - 1].text))
+            inherited = content_terms(_subject(join_lines(statements[index - 1].text)))
         found.append(terms(text) + inherited)
     return found
 

@@ -163,8 +163,7 @@ class Cutter:
     @cached_property
     def cuts(self) -> dict[int, tuple[int, int]]:
         """End and tokens of each chunk, by start; cuts the whole document at the first use."""
-        cut = chunks(self.source, **self._sizes)
-        return {chunk.start: (chunk.end, chunk.tokens) for chunk in cut}
+        return {one.start: (one.end, one.tokens) for one in chunks(self.source, **self._sizes)}
 
     async def chunk(self, position: int, seconds: float | None = None) -> Chunk:
         """Return the chunk at the position of a fold; another thread cuts a long one.
@@ -230,13 +229,12 @@ class Cutter:
         return replace(chunk, pictures=shown, crowded_out=len(found) - len(shown))
 
     def _cut(self, position: int) -> Chunk | None:
-        known = self.__dict__.get("cuts", self._cuts).get(position)  # does not compute `cuts`
-        if known is not None:
-            end, tokens = known
+        known = self.__dict__.get("cuts", self._cuts)  # does not compute `cuts`
+        if position in known:
+            end, tokens = known[position]
             text = self.source.read(position, end - position)
-            header = (
-                "" if self._sizes.get("exact_cuts") else table_header(self.source, position, text)
-            )
+            is_exact = self._sizes.get("exact_cuts")
+            header = "" if is_exact else table_header(self.source, position, text)
             return Chunk(text, position, end, tokens, self.source, header)
         chunk = next_chunk(self.source, position, **self._sizes)
         if chunk is not None and self.shared > 1:

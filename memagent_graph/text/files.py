@@ -11,7 +11,6 @@ import tempfile
 import warnings
 import weakref
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import partial
 from itertools import chain, islice, takewhile
@@ -197,8 +196,9 @@ def _leads_away(file: Path, base: Path) -> bool:
     return of_target and not of_file
 
 
+_About: TypeAlias = "Mapping[str, Any]"
 DocumentLike: TypeAlias = (
-    "str | bytes | Path | dict[str, str] | Document | Source | Corpus | IO[str] | IO[bytes]"
+    "str | bytes | Path | dict[str, str] | Document | Source | corpus | IO[str] | IO[bytes]"
     " | Iterable[object]"
 )
 
@@ -280,7 +280,7 @@ def _open(  # noqa: C901, PLR0912 - a list of kinds
         source = TextSource(document.page_content, str(title), about)
         source.id = document.id
         return source
-    if isinstance(document, Corpus):
+    if isinstance(document, corpus):
         return document.open_sources()
     if hasattr(document, "read") and hasattr(document, "locate"):
         return cast("Source", document)
@@ -361,67 +361,13 @@ def _has_text(source: Source) -> bool:
     return not all(window.isspace() for window in windows)
 
 
-@dataclass(frozen=True)
-class Corpus:
-    """Documents of which some are read, with metadata; `corpus` makes one, of its arguments."""
-
-    documents: DocumentLike
-    include: tuple[str, ...] = ()
-    exclude: tuple[str, ...] = ()
-    metadata: Mapping[str, Mapping[str, Any]] | Callable[[str], Mapping[str, Any]] | None = None
-
-    def wants(self, name: str) -> bool:
-        """Whether a document of this name is read."""
-        included = not self.include or any(_matches(name, pattern) for pattern in self.include)
-        return included and not any(_matches(name, pattern) for pattern in self.exclude)
-
-    def open_sources(self) -> JoinedSource:
-        """Open the documents anew."""
-        opened = self._open_all()
-        skipped = [file for source in opened for file in skips_of(source)]
-        every = (part for source in opened for part in flat_parts(source))
-        if not (parts := [part for part in every if self.wants(part.name)]):
-            patterns = ", ".join([*self.include, *(f"not {name}" for name in self.exclude)])
-            message = f"No document is included ({patterns}): change include or exclude."
-            raise errors.EmptyDocumentError(message)
-        for part in parts:
-            if found := {**metadata_of(part), **self._metadata(part.name)}:
-                part.metadata = found  # type: ignore[attr-defined]
-        return JoinedSource(parts, "corpus", skipped=skipped)
-
-    def _open_all(self) -> list[Source]:
-        items = self.documents if isinstance(self.documents, list | tuple) else [self.documents]
-        return [
-            open_path(Path(item), wants=self.wants)
-            if isinstance(item, os.PathLike) and not Path(item).is_file()
-            else open_source(item)
-            for item in items
-            if not isinstance(item, os.PathLike) or Path(item).is_dir() or self.wants(str(item))
-        ]
-
-    def _metadata(self, name: str) -> Mapping[str, Any]:
-        if self.metadata is None or callable(self.metadata):
-            return self.metadata(name) if self.metadata else {}
-        found = [value for pattern, value in self.metadata.items() if _matches(name, pattern)]
-        return {key: item for value in found for key, item in value.items()}
-
-
-def _matches(name: str, pattern: str) -> bool:
-    return fnmatchcase(name, pattern) or fnmatchcase(name, f"*/{pattern}")
-
-
-def corpus(
-    documents: DocumentLike,
-    *,
-    include: str | Iterable[str] = (),
-    exclude: str | Iterable[str] = (),
-    metadata: Mapping[str, Mapping[str, Any]] | Callable[[str], Mapping[str, Any]] | None = None,
-) -> Corpus:
+class corpus:  # noqa: N801 - it is called like a function
     """Choose the documents to read, and give them metadata.
 
     A pattern is a name with wildcards (`*`, `?`, `[ab]`), or the end of one after a `/`: "*.md",
     "drafts/*", "2024/lease.pdf". `*` matches `/` as well. Names are those of the output: files of a
-    folder begin with its name.
+    folder begin with its name. The result is a document, for the retriever's `corpus`, the tool's
+    `sources`, or a reading.
 
     Args:
         documents: as for `open_source`: a `Path` is a file, a folder or a glob.
@@ -429,9 +375,6 @@ def corpus(
         exclude: patterns; what matches one is not opened.
         metadata: metadata by pattern, or a function from a name to them. Documents of LangChain
             keep their own as well.
-
-    Returns:
-        A document, for the retriever's `corpus`, the tool's `sources`, or a reading.
 
     Examples:
         >>> from memagent_graph import MemAgentRetriever, corpus
@@ -443,6 +386,54 @@ def corpus(
         >>> [found.page_content for found in retriever.invoke("Who signed?", filter={"year": 2023})]
         ['Ann signed the lease.']
     """
-    chosen = (include,) if isinstance(include, str) else tuple(include)
-    left_out = (exclude,) if isinstance(exclude, str) else tuple(exclude)
-    return Corpus(documents, chosen, left_out, metadata)
+
+    def __init__(
+        self,
+        documents: DocumentLike,
+        *,
+        include: str | Iterable[str] = (),
+        exclude: str | Iterable[str] = (),
+        metadata: Mapping[str, _About] | Callable[[str], _About] | None = None,
+    ) -> None:
+        self._documents, self._metadata = documents, metadata
+        self._include = (include,) if isinstance(include, str) else tuple(include)
+        self._exclude = (exclude,) if isinstance(exclude, str) else tuple(exclude)
+
+    def wants(self, name: str) -> bool:
+        """Whether a document of this name is read."""
+        included = not self._include or any(_matches(name, pattern) for pattern in self._include)
+        return included and not any(_matches(name, pattern) for pattern in self._exclude)
+
+    def open_sources(self) -> JoinedSource:
+        """Open the documents anew."""
+        opened = self._open_all()
+        skipped = [file for source in opened for file in skips_of(source)]
+        every = (part for source in opened for part in flat_parts(source))
+        if not (parts := [part for part in every if self.wants(part.name)]):
+            patterns = ", ".join([*self._include, *(f"not {name}" for name in self._exclude)])
+            message = f"No document is included ({patterns}): change include or exclude."
+            raise errors.EmptyDocumentError(message)
+        for part in parts:
+            if found := {**metadata_of(part), **self._metadata_of(part.name)}:
+                part.metadata = found  # type: ignore[attr-defined]
+        return JoinedSource(parts, "corpus", skipped=skipped)
+
+    def _open_all(self) -> list[Source]:
+        items = self._documents if isinstance(self._documents, list | tuple) else [self._documents]
+        return [
+            open_path(Path(item), wants=self.wants)
+            if isinstance(item, os.PathLike) and not Path(item).is_file()
+            else open_source(item)
+            for item in items
+            if not (isinstance(item, os.PathLike) and Path(item).is_file()) or self.wants(str(item))
+        ]
+
+    def _metadata_of(self, name: str) -> Mapping[str, Any]:
+        if self._metadata is None or callable(self._metadata):
+            return self._metadata(name) if self._metadata else {}
+        found = [value for pattern, value in self._metadata.items() if _matches(name, pattern)]
+        return {key: item for value in found for key, item in value.items()}
+
+
+def _matches(name: str, pattern: str) -> bool:
+    return fnmatchcase(name, pattern) or fnmatchcase(name, f"*/{pattern}")

@@ -247,9 +247,7 @@ def open_index(source: Source) -> Index:
     For a source that is not on disk itself (text, streams) nothing is written: its index is only
     kept in memory for a while.
     """
-    leaves: list[Source | str] = [source]  # with the headings between those that are joined
-    if isinstance(source, JoinedSource):
-        leaves = [leaf for pair in source.parts_with_headings() for leaf in pair]
+    leaves = source.leaves() if isinstance(source, JoinedSource) else [source]
     key = " ".join(leaf if isinstance(leaf, str) else _key(leaf) for leaf in leaves)
     with _opens[hash(key) % len(_opens)]:  # a second caller finds the first one's index
         if (found := recent.find(key)) is None:

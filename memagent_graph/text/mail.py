@@ -254,9 +254,8 @@ def read_outlook_storage(storage: Any, pages: Sequence[int] = ()) -> Converted:
     heads |= {"Date": f"{_EPOCH + sent}" if sent else "", "Subject": item.text(_SUBJECT)}
     text = item.text(_BODY) or WebPage(item.text(_HTML)).write()
     if not text and item.binary(_RTF):
-        attached.append(
-            ("text", Converted(warnings=("is packed RTF, and was not read.",), lost=1.0))
-        )
+        unread = Converted(warnings=("is packed RTF, and was not read.",), lost=1.0)
+        attached.append(("text", unread))
     return _write_message(heads, text, attached)
 
 

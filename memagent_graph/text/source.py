@@ -212,10 +212,10 @@ class JoinedSource:
         """The joined sources, in order."""
         return self._parts[1::2]
 
-    def parts_with_headings(self) -> list[tuple[str, Source]]:
-        """Return the joined sources, in order, each with its heading."""
-        headings = [part.read(0, part.length) for part in self._parts[::2]]
-        return [*zip(headings, self.parts, strict=True)]
+    def leaves(self) -> list[Source | str]:
+        """Return the joined sources, in order, each after its heading."""
+        pairs = zip(self._parts[::2], self.parts, strict=True)
+        return [one for head, part in pairs for one in (head.read(0, head.length), part)]
 
     def parts_between(self, start: int, end: float) -> Iterator[tuple[Source, int]]:
         """Yield the parts between code points `start` and `end`, each with its own offset.

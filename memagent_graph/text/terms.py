@@ -208,20 +208,6 @@ def names(text: str) -> list[str]:
     return [match[0] for match in _NAME.finditer(join_lines(text))]
 
 
-_OPENING = regex.compile(
-    r"\p{Lu}[\p{L}\p{M}'’-]*(?:\s+(?:(?:of|de|van|von|da|the|and)\s+)*\p{Lu}[\p{L}\p{M}'’-]*)*"
-)
-
-
-def subject(text: str) -> str:
-    """Return the name that opens a sentence, or else its first name; "" if it has none."""
-    text = join_lines(text)
-    opening = _OPENING.match(text)
-    if opening and opening[0].lower() not in _EMPTY:
-        return opening[0]
-    return next(iter(names(text)), "")
-
-
 _ONES = "zero one two three four five six seven eight nine ten eleven twelve"
 _TEENS = "thirteen fourteen fifteen sixteen seventeen eighteen nineteen"
 _TENS = "twenty thirty forty fifty sixty seventy eighty ninety"

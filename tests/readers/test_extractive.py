@@ -53,7 +53,7 @@ DISTRACTORS = [
 ]
 TOLD_BY_PRONOUN = (
     "Harbour of Glass is a drama film about a diver. It was directed by Ilse Varga.",
-    "Ilse Varga is a painter of ships. She settled in Trieste after the war.",
+    "In spring the painter Ilse Varga left. She settled in Trieste after the war.",
 )
 TOLD_IN_CHINESE = ("《玻璃港》是一部电影，导演是林晓岚。", "林晓岚婚后一直住在青岛。")
 TOWN = "In which town does the director of the film Harbour of Glass live?"

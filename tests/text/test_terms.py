@@ -11,7 +11,6 @@ from memagent_graph.text.terms import (
     content_terms,
     names,
     stem,
-    subject,
     terms,
 )
 
@@ -91,12 +90,6 @@ def test_words_that_an_answer_does_not_repeat_are_left_out_of_a_question_unless_
 )
 def test_names_are_people_titles_and_identifiers(text, name):
     assert name in names(text)
-
-
-def test_the_subject_is_the_name_that_opens_a_sentence_or_its_first_one():
-    assert subject("The Marrow Bridge was built by Tobias Wren.") == "The Marrow Bridge"
-    assert subject("In spring the engineer Tobias Wren came.") == "Tobias Wren"
-    assert not subject("the rain went on.")
 
 
 @pytest.mark.parametrize(
