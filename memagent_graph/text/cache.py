@@ -42,9 +42,8 @@ def unseal(key: str, entry: bytes, cipher: CipherProtocol | None = None) -> byte
     """Return what `seal` put into an entry; other bytes, or another key's, are a `ValueError`."""
     head, _, body = entry.partition(b"\n")
     form, kind, checksum = head.decode().rsplit(" ", 2)
-    if form != _FORM or checksum != sha256(body).hexdigest():
-        raise ValueError
-    if (kind == _PLAIN) != (cipher is None):
+    is_whole = form == _FORM and checksum == sha256(body).hexdigest()
+    if not is_whole or (kind == _PLAIN) != (cipher is None):
         raise ValueError
     if cipher is not None:
         body = cipher.decrypt(kind, body)

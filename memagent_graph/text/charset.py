@@ -33,11 +33,12 @@ _MARKS |= dict.fromkeys((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE), "utf-16")
 
 
 def decode(content: bytes) -> str:
-    """Return the text of a page: by its mark, as UTF-8, as it says, or else by its letters."""
+    """Return a page's text: by its mark, as UTF-8 if most is, as it says, or by its letters."""
     encoding = _find_encoding(content[:4096])
-    with suppress(UnicodeDecodeError):
-        return content.decode(encoding or "utf-8", "replace" if encoding else "strict")
-    found = _find_named(content) or guess_encoding(content)[0]
+    text = content.decode(encoding or "utf-8", "replace")
+    if encoding or text.count("\ufffd") * 10 <= len(content) - len(text):  # bytes of longer signs
+        return text
+    found = _find_named(content) or guess_encoding(content.lstrip(bytes(range(128)))[:SAMPLE])[0]
     return content.decode(found or "utf-8", "replace")
 
 

@@ -35,7 +35,7 @@ from zipfile import BadZipFile, ZipFile
 
 from memagent_graph.pictures import MARK, without_marks, without_numbers
 from memagent_graph.text.charset import SAMPLE, decode, is_binary
-from memagent_graph.text.notation import MOST_LEVELS, write_scripts
+from memagent_graph.text.notation import HYPERLINK, MOST_LEVELS, SIGNS, write_scripts
 from memagent_graph.text.source import ENDS_AT, Converted, warn_of
 from memagent_graph.text.terms import replace_surrogates
 
@@ -369,18 +369,26 @@ def read_rtf(content: bytes) -> Converted:
     begun = _FONT.sub(rb"\g<0>\\fcharset1", _MACHINE.sub(b"", begun, len(pages)))
     library.destinations -= _SHOWN
     library.specialchars |= _WRITTEN
+    library.charset_map[2] = "latin-1"  # of signs, by their codes
     whole = _prepare_rtf(begun, library.specialchars)
     text: str = library.rtf_to_text(whole.decode("latin-1"), encoding, errors="replace")
     text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")  # joins halves
+    text = _SIGNS.sub(lambda found: found[2].translate(SIGNS[_MARKS[found[1]]]), text)
     text = re.sub(r"\n{3,}", "\n\n", write_scripts(text.replace("\xad", "")))
     warnings = warn_of(picture=pictures, embedded_object=objects)
     return Converted(text.strip(), (), warnings, lost=objects / (text.count("\n") + objects + 1))
 
 
 _TOKEN = re.compile(rb"(?si)\\([a-z]{1,32})(-?\d{1,10})?[ ]?|\\'[0-9a-f]{2}|\\.|[{}]|[^\\{}]+|\\\Z")
+_SIGN_FONT = re.compile(
+    rb"(?i)\\f(\d{1,9})(?:\\[a-z]+-?\d*|\{[^{}]{0,99}\}|\s){0,20}+(symbol|wingdings(?: 2)?);"
+)
+_MARKS = dict(zip("\x15\x17\x19", SIGNS, strict=True))
+_SIGNS = re.compile("([\x15\x17\x19])([^\x15-\x1a]*)[\x16\x18\x1a]")
+"""A font of signs, the marks of text in one, and the text between them."""
 _RAISING = {b"super": b"\x0e", b"up": b"\x0e", b"sub": b"\x10", b"dn": b"\x10"}
 _RAISING |= {b"msup": b"\x0e", b"msub": b"\x10", b"mden": b"\x10"}
-_LEVEL = {b"nosupersub", b"plain"}
+_LEVEL, _PLAIN = {b"nosupersub", b"plain"}, (b"", b"", b"")
 _WRITTEN = dict.fromkeys(("mdeg", "me", "mfName", "mlim", "mnum"), " ")
 _WRITTEN |= {"column": "\n", "mden": "/"}
 _SHAPES = "md mf mfunc mm mmath mmr mnary moMath moMathPara mr mrad msSub msSubSup msSup msub msup"
@@ -397,10 +405,12 @@ _APART = _NOTES | _BOXES
 
 def _prepare_rtf(content: bytes, written: Mapping[str, str]) -> bytes:  # noqa: C901, PLR0912, PLR0915
     """Return RTF as the library needs it; `written` are words that stand for text."""
-    kept, around = list[bytes](), list[tuple[set[bytes], tuple[bytes, bytes], int]]()
+    kept, around = list[bytes](), list[tuple[set[bytes], tuple[bytes, bytes, bytes], int]]()
+    marks = {name.encode(): mark.encode() for mark, name in _MARKS.items()}
+    fonts = {number: marks[name.lower()] for number, name in _SIGN_FONT.findall(content)}
     at = form = 0
-    deleted, script, is_begun, address = set[bytes](), (b"", b""), False, b""
-    links, apart, notes = list[tuple[int, bytes]](), dict[int, bytes](), list[bytes]()
+    deleted, script, is_begun, address = set[bytes](), _PLAIN, False, b""
+    ends, notes = dict[int, bytes](), list[bytes]()  # how groups end, by their depth
     while token := _TOKEN.match(content, at):
         at, (word, number), piece, now = token.end(), token.groups(), token[0], script
         if word == b"bin":  # that many bytes of anything
@@ -409,21 +419,19 @@ def _prepare_rtf(content: bytes, written: Mapping[str, str]) -> bytes:  # noqa: 
         if piece == b"{":
             around.append((deleted, script, len(kept)))
         elif piece == b"}":
-            if links and links[-1][0] == len(around):
-                piece = b" <%b>}" % links.pop()[1]
-            kind = apart.pop(len(around), b"")
-            deleted, now, begin = around.pop() if around else (set(), (b"", b""), 0)
-            if kind in _NOTES:
+            end = ends.pop(len(around), b"")
+            deleted, now, begin = around.pop() if around else (set(), _PLAIN, 0)
+            if end in _NOTES:
                 notes += [*kept[begin:], piece]
                 kept, script = [*kept[:begin], b"{}"], now  # a word before it ends here
                 continue
             kept += [] if around else notes
-            piece = b"\\par " * bool(kind) + piece
-        elif word is None and (found := _LINK.search(piece)):
-            address = found[1] or found[2]
+            piece = (b"\\par " if end in _BOXES else end) + piece
+        elif word is None and (found := HYPERLINK.search(piece.decode("latin-1"))):
+            address = found[1].encode("latin-1")
             continue
         elif word == b"fldrslt":
-            links += [(len(around), address)] if address else []
+            ends |= {len(around): b" <%b>" % address} if address else {}
             piece += _show_form(content[form:at]) if form else b""
             address, form = b"", 0
         elif word == b"formfield":
@@ -436,17 +444,20 @@ def _prepare_rtf(content: bytes, written: Mapping[str, str]) -> bytes:  # noqa: 
             deleted = deleted - {word} if number == b"0" else deleted | {word}
         elif word in _RAISING:
             outer = around[-1][1][0][: MOST_LEVELS - 1] if around else b""
-            now = b"" if number == b"0" else outer + _RAISING[word], script[1]
+            now = b"" if number == b"0" else outer + _RAISING[word], *script[1:]
+        elif word == b"f":
+            now = *script[:2], fonts.get(number, b"")
         elif word in {b"strike", b"striked"}:
-            now = script[0], b"" if number == b"0" else b"\x13"
+            now = script[0], b"" if number == b"0" else b"\x13", script[2]
         elif word in _LEVEL:
-            deleted, now = (set(), (b"", b"")) if word == b"plain" else (deleted, (b"", script[1]))
+            is_plain = word == b"plain"
+            deleted, now = (set(), _PLAIN) if is_plain else (deleted, (b"", *script[1:]))
         elif word in _APART:
-            piece, apart[len(around)] = b"\\par " + piece[len(word) + 1 :], word
+            piece, ends[len(around)] = b"\\par " + piece[len(word) + 1 :], word
         elif deleted and (word is None or word == b"u" or word.decode() in written):
             continue
         is_begun = piece == b"{" or (is_begun and not piece.strip())
-        old, new = (struck + raised for raised, struck in (script, now))
+        old, new = (struck + raised + font for raised, struck, font in (script, now))
         same = len(posixpath.commonprefix([old, new]))
         kept += [bytes(sign + 1 for sign in reversed(old[same:])), piece, new[same:]]
         script = now
@@ -466,13 +477,13 @@ _SETTING = re.compile(rb"\\ff(type|res|defres)(\d{1,4})")
 _CHOICE = re.compile(rb"\\ffl ([^{}]{0,999})")
 _UNWRITTEN = re.compile(rb"\\fldinst\b[^{}]{0,99}?(?:\{[^{}]{0,99}?)?[ {](?:EQ|AUTONUM|LISTNUM)")
 """Fields that have no result, since programs draw them."""
-_LINK = re.compile(rb'HYPERLINK[ \t]{1,9}(?:"([^"]{1,2000})"|([^"\s]{1,2000}))')
 _HEAD = 200  # bytes at the beginning of RTF that name its character set
 _MACHINE = re.compile(rb"\\(mac|pca|pc|ansicpg\d{1,5})(?![a-z0-9])")
 _MACHINES = {b"mac": "mac_roman", b"pc": "cp437", b"pca": "cp850", b"10000": "mac_roman"}
 _FONT = re.compile(rb"\\f\d{1,9}(?![^{};]{0,200}\\fcharset)(?=[^{};]{0,200};)")
 """A font that does not say its character set: the library gives it that of the next one."""
-_HIGH = re.compile(rb"[\x80-\xff]")
+_HIGH = re.compile(rb"[\x80-\xff]|(?<=\\'[\da-fA-F]{2})[^\\{}\r\n]")
+"""Bytes beyond ASCII, and the second one of a letter of two, which may be ASCII."""
 
 
 if __name__ == "__main__":

@@ -46,11 +46,7 @@ _ENVIRONMENT = _NAMES.split()
 _MB = 1 << 20
 _LIMITS: dict[Limit, tuple[str, float, str]] = {
     "time": ("MEMAGENT_CONVERSION_SECONDS", 120, "takes longer than {:g} seconds to convert"),
-    "memory": (
-        "MEMAGENT_CONVERSION_MEMORY_MB",
-        1024,
-        "takes more than {:g} MB of memory to convert",
-    ),
+    "memory": ("MEMAGENT_CONVERSION_MEMORY_MB", 1024, "takes over {:g} MB of memory to convert"),
     "output": ("MEMAGENT_CONVERSION_OUTPUT_MB", 64, "has a text that is longer than {:g} MB"),
 }
 """Limits on one document: time, memory of the process (its libraries take about 200), and text."""
@@ -234,7 +230,7 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=shared.begin_anew)
 
 
-_FORM = 16  # version of the conversion; a change here that gives other texts or pages increases it
+_FORM = 17  # version of the conversion; a change here that gives other texts or pages increases it
 _NO_OCR = ' For pictures of text: pip install "memagent-graph[ocr]"'
 
 

@@ -236,6 +236,7 @@ def shows_address(text: str, address: str) -> bool:
     return not said or meant in said
 
 
+HYPERLINK = re.compile(r'HYPERLINK[ \t]{1,9}"?((?<=")[^"]{1,2000}|[^"\s\\]{1,2000})')
 _BARE = re.compile(r"^(?:https?://|mailto:|tel:)?(?:www\.)?|/$")
 """What people leave out of an address."""
 
@@ -275,18 +276,20 @@ _GREEK = (
     "‾αβχδεφγηιϕκλμνοπθρστυϖωξψζ{|}∼€ϒ′≤⁄∞ƒ♣♦♥♠↔←↑→↓°±″≥×∝∂•÷≠≡≈…⏐⎯↵"
     "ℵℑℜ℘⊗⊕∅∩∪⊃⊇⊄⊂⊆∈∉∠∇®©™∏√⋅¬∧∨⇔⇐⇑⇒⇓◊⟨®©™∑⎛⎜⎝⎡⎢⎣⎧⎨⎩⎪⟩∫⌠⎮⌡⎞⎟⎠⎤⎥⎦⎫⎬⎭"
 )
-_CODES = (
+_CIRCLED = "⓪①②③④⑤⑥⑦⑧⑨⑩⓿❶❷❸❹❺❻❼❽❾❿"
+_CODES: tuple[tuple[str, Iterable[int], str], ...] = (
     ("symbol", _GREEK_CODES, _GREEK),
-    ("wingdings", b"o\xa8\xfb\xfc\xfd\xfe", "☐☐✗✓☒☑"),
+    ("wingdings", b"JKLo\xa8\xfb\xfc\xfd\xfe", "☺😐☹☐☐✗✓☒☑"),
+    ("wingdings", range(0x80, 0x96), _CIRCLED),
+    ("wingdings", range(0xDF, 0xE9), "←→↑↓↖↗↙↘←→"),
     ("wingdings 2", b"OPQRST\xa3", "✗✓☒☑☒☒☐"),
+    ("wingdings 2", range(0x69, 0x7F), _CIRCLED),
 )
-SIGNS: dict[str, dict[int, str]] = {
-    font: {
-        code + base: sign for code, sign in zip(codes, signs, strict=True) for base in (0, 0xF000)
-    }
-    for font, codes, signs in _CODES
-}
-"""Greek letters, boxes and ticks by the code points under which fonts of symbols have them."""
+SIGNS: dict[str, dict[int, str]] = {font: {} for font, *_ in _CODES}
+"""Signs by the code points under which fonts of signs have them, there or for private use."""
+for _font, _codes, _drawn in _CODES:
+    for _code, _sign in zip(_codes, _drawn, strict=True):
+        SIGNS[_font] |= {_code: _sign, 0xF000 + _code: _sign}
 
 
 def symbol(code: str, font: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from contextlib import suppress
 from functools import cache
@@ -97,7 +96,6 @@ LEFT_OUT = {
     "sdtPr", "Fallback", "tblGrid", "proofErr", "tracked-changes", "forms",
 }  # fmt: skip
 DEEPEST = 6  # deepest level of a heading
-_HYPERLINK = re.compile(r'HYPERLINK[ \t]{1,9}"?((?<=")[^"]{1,2000}|[^"\s\\]{1,2000})')
 
 
 class Drawing(OfficeDocument):
@@ -220,7 +218,7 @@ class Drawing(OfficeDocument):
                     text = "".join(self._walk(part))
                     yield notation.write_ruby(text) if local(part) == "rt" else text
             elif name in {"fldSimple", "hyperlink"}:
-                found = _HYPERLINK.search(get(element, "instr"))
+                found = notation.HYPERLINK.search(get(element, "instr"))
                 text, blocks = split_blocks(self._walk(element))
                 yield notation.write_link(text, found[1] if found else self._target(element, "id"))
                 yield from blocks
@@ -262,15 +260,18 @@ class Drawing(OfficeDocument):
         if {*code.upper().split()[:1]} & _UNWRITTEN:
             self.album.objects += 1
             return code
-        address = _HYPERLINK.search(code)
+        address = notation.HYPERLINK.search(code)
         return f" <{address[1]}>" if address else ""
 
     def _run(self, element: Element) -> Iterator[str]:
         (text, blocks), settings = split_blocks(self._walk(element)), child(element, "rPr")
         styles = self._style_chain(value_of(settings, "rStyle"))
         places = [settings, *(child(style, "rPr") for style in styles)]
-        fonts = get(child(settings, "rFonts"), "ascii"), get(child(settings, "latin"), "typeface")
-        text = text.translate(notation.SIGNS.get("".join(fonts).lower(), {}))
+        named = (get(child(place, "rFonts"), "ascii") for place in places)
+        font = next(filter(None, named), get(child(settings, "latin"), "typeface"))
+        text = text.translate(notation.SIGNS.get(font.lower(), {}))
+        drawn = notation.SIGNS.get(get(child(settings, "sym"), "typeface").lower(), {})  # arrows
+        text = text.translate({code: drawn[code] for code in drawn if not chr(code).isascii()})
         raised = next(filter(None, (value_of(place, "vertAlign") for place in places)), "")
         level = get_integer(settings, "baseline") or get_integer(child(settings, "position"), "val")
         marks = [child(place, name) for name in ("strike", "dstrike") for place in places]

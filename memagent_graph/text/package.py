@@ -10,6 +10,7 @@ from zipfile import ZipFile
 
 from lxml import etree
 
+from memagent_graph.text.charset import decode
 from memagent_graph.text.conversion import convert_within
 from memagent_graph.text.notation import as_integer
 from memagent_graph.text.ocr import Album
@@ -60,9 +61,9 @@ class Package:
 
         What was yielded is freed: a sheet may have a million rows. Raises as `parse_xml`.
         """
-        tags = [f"{{*}}{name}" for name in names]
-        found = BytesIO(self.read(part) or b"<none/>")
-        for _, element in etree.iterparse(found, tag=tags, resolve_entities=False, huge_tree=True):
+        content, tags = self.read(part) or b"<none/>", [f"{{*}}{name}" for name in names]
+        content = content if content.isascii() else decode(content).encode()
+        for _, element in etree.iterparse(BytesIO(content), tag=tags, **_SETTINGS):
             _refuse_entities(element, part)
             yield element
             element.clear()
@@ -138,10 +139,13 @@ class OfficeDocument:
 
 def parse_xml(content: bytes, name: str) -> Element:
     """Return the root of a file of XML; one that declares entities is a `ValueError`."""
-    parser = etree.XMLParser(resolve_entities=False, huge_tree=True)
-    root = etree.fromstring(content, parser)
+    root = etree.fromstring(decode(content).encode(), etree.XMLParser(**_SETTINGS))
     _refuse_entities(root, name)
     return root
+
+
+_SETTINGS: Any = {"resolve_entities": False, "huge_tree": True, "encoding": "utf-8"}
+"""Those of parsers. Parts are decoded before, since many are not in the encoding that they name."""
 
 
 def _refuse_entities(element: Element, name: str) -> None:

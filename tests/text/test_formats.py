@@ -274,13 +274,13 @@ class TestWord:
             f'<w:fldChar w:fldCharType="begin"><w:ffData>{field}</w:ffData></w:fldChar>'
             for field in fields
         )
-        body += (
-            '<w:sym w:font="Wingdings" w:char="F0FE"/><w:sym w:font="Wingdings 2" w:char="F0A3"/>'
-        )
-        body += '<w:r><w:rPr><w:rFonts w:ascii="Wingdings"/></w:rPr><w:t>\xfc</w:t></w:r>'
+        body += '<w:sym w:font="Wingdings" w:char="F0FE"/>'
+        body += '<w:sym w:font="Wingdings 2" w:char="F0A3"/>'
+        body += '<w:r><w:rPr><w:rFonts w:ascii="Wingdings"/></w:rPr><w:t>\xfc\x81</w:t></w:r>'
         body += '<w:sym w:font="Symbol" w:char="F06D"/>' + run("\uf0b1m\u03b1", GREEK)
+        body += run("\xe8 m", '<x:sym xmlns:x="x" typeface="Wingdings"/>')
 
-        assert read(write_docx(tmp_path / "a.docx", f"<w:p>{body}</w:p>")).text == "☒☐b☑☐✓μ±μα"
+        assert read(write_docx(tmp_path / "a.docx", f"<w:p>{body}</w:p>")).text == "☒☐b☑☐✓①μ±μα→ m"
 
     def test_links_have_their_addresses(self, tmp_path):
         said = "<w:r><w:t>here</w:t></w:r>"
@@ -1522,7 +1522,7 @@ def test_a_notebook_has_texts_code_and_results(tmp_path):
 DECLARED = '<?xml version="1.0" encoding="windows-1251"?><p>Код 4711</p>'
 FLAT = '<d xmlns:o="o" xmlns:t="t" xmlns:table="a" xmlns:x="x"><o:body>{}</o:body></d>'
 TEXT = (
-    '<t:h t:outline-level="2">Lease</t:h><t:p>Ann<t:s t:c="2"/>signed<t:note><t:p>in May</t:p>'
+    '<t:h t:outline-level="2">Lease</t:h><t:p>Ånn<t:s t:c="2"/>signed<t:note><t:p>in May</t:p>'
     '</t:note>.</t:p><t:p>See <t:a x:href="http://a.org">me</t:a>.</t:p>'
 )
 SHEET = (
@@ -1569,7 +1569,8 @@ LETTER = "Content-Type: text/plain; charset={}\n\n"
 FORWARDED = "Content-Type: message/rfc822\nContent-Transfer-Encoding: base64"
 OTHER = "Content-Type: application/octet-stream; name=a.txt"
 UUENCODED = "See it.\n\n## Attachment: a.txt\n\nOdo"
-FONTS = rb"{\rtf1\ansi\ansicpg1252{\fonttbl{\f0 Arial;}{\f1\fcharset204 Arial;}}"
+FONTS = rb"{\rtf1\ansi\ansicpg1252{\fonttbl{\f0 Arial;}{\f1\fcharset204 Arial;}{\f2\fcharset128 M;}"
+FONTS += rb"{\f3\fcharset2{\*\panose 05}Symbol;}{\f4\fcharset2 Wingdings;}}"
 PARTS = "Content-Type: multipart/{}; boundary=x\n\n--x\n{}\n--x--"
 
 
@@ -1597,9 +1598,10 @@ PARTS = "Content-Type: multipart/{}; boundary=x\n\n--x\n{}\n--x--"
             "## Attachment: message/rfc822\n\nSubject: x\n\nOdo",
         ),
         ("o.eml", "Content-Type: text/rtf\n\n{\\rtf1 Odo}", "## Attachment: text/rtf\n\nOdo"),
-        ("m.rtf", FONTS + rb"\f1 \'c0\f0 \'f6}", "Аö"),
+        ("m.rtf", FONTS + rb"\f1 \'c0{\f2\'83A}{\f3m\u-3993\'67}\f4\'81\plain m\'f6}", "Аアμγ①mö"),
         ("n.rtf", b"{\\rtf1\\ansi\\ansicpg65001 \xc3\xb6\\'c3\\'9f}", "öß"),
         ("o.rtf", rb"{\rtf1\ansi\ansicpg10000 \'9a}", "ö"),
+        ("c.rtf", r"{\rtf1\mac \'9f}", "ü"),
         ("p.rtf", r"{\rtf1 Rent 900\chatn{\*\annotation Note} due}", "Rent 900 due\n Note"),
         ("q.rtf", RTF_FORMULA, "Energy E=m c^2 in 3/4 of 4711 lamps"),
         ("a.html", FRAME, "# Rents & dues\n\nKiel.\n\nRent 900"),
@@ -1668,7 +1670,6 @@ PARTS = "Content-Type: multipart/{}; boundary=x\n\n--x\n{}\n--x--"
         ),
         ("a.rtf", r"{\rtf1 A{\footnote Odo}{\header Top}}", "A\n Odo\n Top"),
         ("b.rtf", r"{\rtf1 A{\shp{\*\shpinst{\sp{\sn k}{\sv 2}}{\shptxt Odo}}}}", "A\n\n Odo"),
-        ("c.rtf", r"{\rtf1\mac \'9f}", "ü"),
         ("d.rtf", r"{\rtf1 \u-10179?\u-8704?}", "😀"),
         ("e.rtf", r"{\rtf1 Ann {\deleted Bo\'e9\u233?\par {\b E}\deleted0  signs}}", "Ann  signs"),
         ("f.rtf", r"{\rtf1\deleted A\plain B\mvf  C{\mvf0  D}\emdash{\bin3 }\}}}", "B D"),
@@ -1709,8 +1710,14 @@ PARTS = "Content-Type: multipart/{}; boundary=x\n\n--x\n{}\n--x--"
         ("b.doc", "<html><p>Odo</p></html>", "Odo"),
         (
             "a.fodt",
-            f'<!DOCTYPE d PUBLIC "-//OpenOffice.org" "d.dtd">{FLAT.format(TEXT)}',
-            "## Lease\n\nAnn  signed [in May].\n\nSee me <http://a.org>.",
+            f'<?xml version="1.0" encoding="latin-1"?><!DOCTYPE d SYSTEM "d">{FLAT.format(TEXT)}',
+            "## Lease\n\nÅnn  signed [in May].\n\nSee me <http://a.org>.",
+        ),
+        ("b.fodt", FLAT.format("<t:p>Größe 5, Straße</t:p>").encode("cp1252"), "Größe 5, Straße"),
+        (
+            "c.fodt",
+            FLAT.format("<t:p>Größe \udcff äöüäöüäöü</t:p>").encode("utf-8", "surrogateescape"),
+            "Größe \ufffd äöüäöüäöü",
         ),
         ("a.fods", FLAT.format(SHEET), "| x | x | 900 | 2026-05-01 |\n| --- | --- | --- | --- |"),
         (
