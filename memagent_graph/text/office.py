@@ -267,7 +267,7 @@ class Drawing(OfficeDocument):
         (text, blocks), settings = split_blocks(self._walk(element)), child(element, "rPr")
         styles = self._style_chain(value_of(settings, "rStyle"))
         places = [settings, *(child(style, "rPr") for style in styles)]
-        named = (get(child(place, "rFonts"), "ascii") for place in places)
+        named = (get(child(place, "rFonts"), key) for place in places for key in ("ascii", "hAnsi"))
         font = next(filter(None, named), get(child(settings, "latin"), "typeface"))
         text = text.translate(notation.SIGNS.get(font.lower(), {}))
         drawn = notation.SIGNS.get(get(child(settings, "sym"), "typeface").lower(), {})  # arrows

@@ -276,7 +276,7 @@ class TestWord:
         )
         body += '<w:sym w:font="Wingdings" w:char="F0FE"/>'
         body += '<w:sym w:font="Wingdings 2" w:char="F0A3"/>'
-        body += '<w:r><w:rPr><w:rFonts w:ascii="Wingdings"/></w:rPr><w:t>\xfc\x81</w:t></w:r>'
+        body += '<w:r><w:rPr><w:rFonts w:hAnsi="Wingdings"/></w:rPr><w:t>\xfc\x81</w:t></w:r>'
         body += '<w:sym w:font="Symbol" w:char="F06D"/>' + run("\uf0b1m\u03b1", GREEK)
         body += run("\xe8 m", '<x:sym xmlns:x="x" typeface="Wingdings"/>')
 
