@@ -383,21 +383,15 @@ class MemAgentRetriever(BaseRetriever):
     batch = to_sync(abatch)  # type: ignore[arg-type]
 
     async def _aget_relevant_documents(
-        self, query: str, *, run_manager: Any, **options: Any
-    ) -> list[Document]:
-        return await self._retrieve(query, run_manager.get_child(), **options)
-
-    _get_relevant_documents = to_sync(_aget_relevant_documents)  # type: ignore[arg-type]
-
-    async def _retrieve(
         self,
         query: str,
-        callbacks: BaseCallbackManager,
+        *,
+        run_manager: Any,
         reading: CorpusReading | None = None,
         k: int | None = None,
         filter: Filter | None = None,
     ) -> list[Document]:
-        corpus = self.corpus
+        corpus, callbacks = self.corpus, run_manager.get_child()
         if isinstance(corpus, BaseRetriever):
             corpus = await corpus.ainvoke(query, {"callbacks": callbacks})
         reading = reading or CorpusReading(self._agent, corpus, [query], wanted=filter)
@@ -409,6 +403,8 @@ class MemAgentRetriever(BaseRetriever):
         if isinstance(outcome, Exception):
             raise outcome
         return [] if outcome is None else documents_of(corpus, outcome, most, self.by)
+
+    _get_relevant_documents = to_sync(_aget_relevant_documents)  # type: ignore[arg-type]
 
 
 _SEGMENTS = 16

@@ -284,7 +284,7 @@ class UserStatements:
             self._told.append(told)
             # A day would pass for one of the memory's own lines.
             stated = (one for one in told if is_statement(one) and not _DAY.fullmatch(one))
-            self.all += [Remark(line.day, line.speaker, one) for one in stated]
+            self.all += [Remark(line.at[:10], line.speaker, one) for one in stated]
         self.stated = [one for one in self.all if _is_checkable(one.text)]
 
     def supports(self, text: str) -> bool:

@@ -107,8 +107,15 @@ def identify(
     It is the digest of the message and of the id before it, so that a history that is sent again
     has the ids that it had. Of messages at the beginning without ids, those that were recorded
     keep their ids: as far as they equal the record from its beginning, or else the longest end of
-    the record with which the messages begin. All others are new, and follow what was recorded.
+    the record with which the messages begin. All others are new, and follow what was recorded. So
+    is a message that says something else than another one before it with the same id.
     """
+    first = {message.id: message for message in reversed(messages)}
+    messages = [*messages]
+    for at, message in enumerate(messages):
+        other = first[message.id] if message.id else message
+        if other is not message and record_message(other) != record_message(message):
+            messages[at] = message.model_copy(update={"id": None})
     digests = [record_message(m, redact).digest if not m.id else "" for m in messages]
     now = [*takewhile(bool, digests)]
     old = [one.digest for one in recorded]
@@ -265,11 +272,6 @@ class Line(NamedTuple):
     speaker: str
     message: str
 
-    @property
-    def day(self) -> str:
-        """The date, without the time."""
-        return self.at[:10]
-
 
 class ConversationSource(TextSource):
     """The text of a conversation: `[2026-11-21T08:30+00:00] user: I moved to Berlin.` and so on.
@@ -316,7 +318,7 @@ def number_messages(chunk: Chunk, said: Sequence[Line]) -> str:
     parts = []
     for number, one in enumerate(said, 1):
         text = chunk.text[max(0, one.start - chunk.start) : one.end - chunk.start]
-        goes = "" if one.start >= chunk.start else f"[{one.day}] {one.speaker}, going on: "
+        goes = "" if one.start >= chunk.start else f"[{one.at[:10]}] {one.speaker}, going on: "
         parts.append(f"[{number}] {goes}{text}")
     return "".join(parts) or chunk.text
 
@@ -433,9 +435,8 @@ def _format_time(at: datetime) -> str:
 
 
 def _text_of(message: BaseMessage, redact: Redact) -> Iterable[tuple[str, str, str]]:
-    text = _describe(message)
+    role, text = _role(message), _describe(message)
     text = redact(text) if text else ""
-    role = _role(message)
     if role == TOOL:
         failed = " failed" if getattr(message, "status", "") == "error" else ""
         yield TOOL, f"{TOOL} {_name(message.name or 'result')}{failed}", text

@@ -37,9 +37,9 @@ from memagent_graph.conversation.thread import (
     Speakers,
     UserOf,
     access_of,
+    drop_passing,
     find_left,
     in_context,
-    is_passing,
     list_said,
     put_before,
     read_channel,
@@ -219,10 +219,8 @@ class ReplyNode(RunnableCallable):
             state: Any, config: RunnableConfig, runtime: Runtime[Any]
         ) -> tuple[Thread, Any, dict[str, Any]]:
             if "memory_left" not in channels_of(config):
-                lacks = (
-                    "The state lacks memory_user and memory_left: build the graph with a kind of "
-                )
-                raise ConfigurationError(lacks + "ConversationState.")
+                lacks = "The state lacks memory_left: build the graph with a ConversationState."
+                raise ConfigurationError(lacks)
             given = state if isinstance(state, dict) else vars(state)
             thread = Thread(memory, speakers, given, runtime, config)
             shown, changed = await thread.show(given["messages"], shorten=shorten_state)
@@ -256,13 +254,15 @@ def _with_messages(state: Any, messages: list[BaseMessage]) -> Any:
 
 
 class Thread:
-    """The thread of a run, as node and middleware see it; `now` are its messages once it is open.
+    """The thread of a run, as node and middleware see it; `now` are their messages once it is open.
 
-    It is the turn of the user who spoke last, also if another one resumes the run. What precedes
-    the message `left`, and its group, the model does not see; of this turn it has `turn_tokens`.
+    Those that it `has`, and that may be folded, are others if a `Send` handed the node its own. It
+    is the turn of the user who spoke last, also if another one resumes the run. What precedes the
+    message `left`, and its group, the model does not see; of this turn it has `turn_tokens`.
     """
 
     now: list[BaseMessage]
+    has: list[BaseMessage]
     turn_tokens = inf
 
     def __init__(
@@ -282,20 +282,22 @@ class Thread:
         self._now, self.speaker = now.user, turn_of(now, state)
 
     async def open(self) -> Thread:
-        """Find out which messages the state has, and whose they are; return the thread.
-
-        A message belongs to the user with whose run it came.
-        """
-        talk = self._talk(self.speaker.user, silent=_is_subagent(self._config))
-        self._own, given = talk, self._state["messages"]
+        """Find out which messages there are, and with whose run each came; return the thread."""
+        talk = self._own = self._talk(self.speaker.user, silent=_is_subagent(self._config))
+        runs, given = runs_of(self._config)[:1], self._state["messages"]
+        there = as_messages([m for run in runs for m in read_channel(run, "messages") or ()])
+        same = not there or [m.id for m in there] == [m.id for m in given]
+        lists, record = [given] if same else [there, given], await talk.read_record()
         if talk.kept is None:
-            given = [m.model_copy(update={"id": None}) if is_passing(m.id) else m for m in given]
-        now = talk.identify(given, await talk.read_record())
-        earlier = await self._find_earlier(now)
+            lists = [[*map(drop_passing, one)] for one in lists]
+        lists = [talk.identify(one, record) for one in lists]
+        earlier = await self._find_earlier(lists[0])
         self._users = {self._known, str(self._now), *(mark["user"] for mark in earlier.values())}
-        user = self._now if self._access.writes else ""
-        self.now = stamp(now, user, self._memory.zone, earlier)
-        if earlier and (owner := last_owner(self.now)) != self.speaker.user and owner:
+        marks = self._now if self._access.writes else "", self._memory.zone, earlier
+        lists = [stamp(one, *marks) for one in lists]
+        self.has, self.now = lists[0], lists[-1]
+        self._pairs = [*zip(given, self.now, strict=True)]
+        if earlier and (owner := last_owner(self.has)) != self.speaker.user and owner:
             self.speaker = self.speaker._replace(user=AnonymousUser.restore(owner))
             self._own = self._talk(self.speaker.user, silent=talk.silent)
         return self
@@ -371,8 +373,7 @@ class Thread:
 
         Those with ids are found by them, as other middleware may have changed the messages.
         """
-        pairs = zip(self._state["messages"], self.now, strict=True)
-        own = {message.id or id(message): str(mine.id) for message, mine in pairs}
+        own = {message.id or id(message): str(mine.id) for message, mine in self._pairs}
         gone = {*own.values()} - {message.id for message in stays}
         found = [(own.get(one.id or id(one), one.id), one) for one in messages]
         return [(key, one) for key, one in found if key not in gone]
@@ -430,13 +431,13 @@ class Thread:
         Of other users than those of this turn, of the one before and of runs that checkpoints
         name, nothing is written: a client can mark messages, too.
         """
-        self.now += reply
+        self.has += reply
         if reply and (kept := self._own.kept):
             self._own.kept = kept._replace(writes=not kept.nested)
-        await self._own.note(self.now, ended=ended)
+        await self._own.note(self.has, ended=ended)
         for user in self._users - {"", str(self._own.user)}:
-            if any(by_owner(self.now, "").get(user, ())) and not self._own.silent:
-                await self._talk(AnonymousUser.restore(user)).note(self.now, ended=ended)
+            if any(by_owner(self.has, "").get(user, ())) and not self._own.silent:
+                await self._talk(AnonymousUser.restore(user)).note(self.has, ended=ended)
 
     def begin(self) -> dict[str, Any]:
         """Begin a turn: return the changes of the state.
@@ -448,7 +449,7 @@ class Thread:
             update["memory_user"] = str(self.speaker.user)
         marked = [
             mine.model_copy(update={"id": message.id})
-            for message, mine in zip(self._state["messages"], self.now, strict=True)
+            for message, mine in self._pairs
             if message.id and message.additional_kwargs != mine.additional_kwargs
         ]
         if marked and replaces_messages(self._config, marked):
@@ -467,8 +468,7 @@ class Thread:
         if shorten:
             kept = self._own.shorten(self.now, turn_tokens=self.turn_tokens, folded=True)
             left = {message.id for message in kept}
-            pairs = zip(self._state["messages"], self.now, strict=True)
-            gone = [RemoveMessage(id=m.id) for m, mine in pairs if m.id and mine.id not in left]
+            gone = [RemoveMessage(m.id) for m, mine in self._pairs if m.id and mine.id not in left]
             update |= {"messages": [*update.get("messages", ()), *gone]} if gone else {}
         return stays, update
 

@@ -21,6 +21,7 @@ from conversations import (
     new_memory,
     note,
     of,
+    prompted,
     recall,
     run,
     say,
@@ -39,12 +40,13 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import START, MessagesState, StateGraph, add_messages
 from langgraph.graph.message import REMOVE_ALL_MESSAGES
 from langgraph.prebuilt import InjectedState, ToolNode
-from langgraph.types import Command, interrupt
+from langgraph.types import Command, Send, interrupt
 
 from memagent_graph import (
     ConversationMemory,
     ConversationNode,
     ConversationState,
+    ReplyNode,
     create_memory_tools,
 )
 from memagent_graph.conversation.catch_up import catch_up
@@ -577,6 +579,26 @@ def test_what_leaves_a_graph_before_its_agent_folds_is_not_remembered(host, leav
         assert "4711" not in "".join(heard[2:])
 
 
+@pytest.mark.parametrize("routed", [True, False])
+def test_of_what_a_send_hands_on_the_words_of_the_thread_are_remembered(routed):
+    def hand_on(state):
+        order = HumanMessage("Look up the ferries.")
+        return [Send("reply", {**state, "messages": [*state["messages"][-1:], order]})]
+
+    memory = new_memory()
+    builder = StateGraph(ConversationState).add_node("reply", ReplyNode(memory, note))
+    if routed:
+        builder.add_node("route", lambda _: {}).add_edge(START, "route")
+    builder.add_conditional_edges("route" if routed else START, hand_on, ["reply"])
+    graph = builder.compile(InMemorySaver())
+
+    for number in range(2):
+        run(graph, {"messages": [("human", f"I own boat {number}.")]}, ANN)
+
+    for known in (prompted(memory, "boat 0, boat 1, ferries"), memory.load("ann")):
+        assert words_in(known, "boat 0", "boat 1", "ferries") == ["boat 0", "boat 1"]
+
+
 def test_what_waits_is_remembered_though_its_checkpointer_is_closed(caplog):
     class Closed(InMemorySaver):
         is_closed = False
@@ -658,6 +680,16 @@ def test_a_message_that_the_model_refuses_is_set_aside_and_tried_again():
     willing.append(True)
     catch_up(memory, saver)
     assert "bomb" in memory.load("ann")
+
+
+def test_messages_that_share_an_id_in_one_thread_are_each_remembered_once():
+    memory, talk = new_memory(), []
+    for number in range(2):
+        talk += [HumanMessage(f"I own boat {number}.", id="turn"), AIMessage("Noted.", id="turn")]
+        memory.observe([*talk, talk[0]], **IDS)
+
+    assert words_in(memory.load("ann"), "boat 0", "boat 1") == ["boat 0", "boat 1"]
+    assert recall(memory, "ann", "boat").count("boat 0") == 2  # in the notes, and a passage
 
 
 @pytest.mark.parametrize("thread", ["t", 1, 0])
