@@ -59,7 +59,7 @@ def create_reading_tool(
 
     Args:
         model: model that reads, as for `create_memagent`.
-        sources: documents by name (a `str` is text, a `Path` a file), a list of paths, which are
+        sources: documents by name (a `str` is text, a `Path` a file), a path or a list of paths,
             named by their last part, or `corpus(...)`, each of whose documents is a source.
         name: name of the tool.
         description: description of the tool for the agent.
@@ -119,7 +119,7 @@ def _name_sources(
     elif isinstance(sources, Mapping):
         found = dict(sources)
     else:
-        paths = [Path(path) for path in sources]
+        paths = [*map(Path, [sources] if isinstance(sources, str | PathLike) else sources)]
         found = {path.name or str(path): path for path in paths}
         if len(found) < len(paths):
             raise ConfigurationError("Two sources have the same name: give them as a mapping.")

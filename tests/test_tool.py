@@ -77,7 +77,7 @@ def test_places_are_told_by_the_names_that_the_agent_knows_and_not_by_paths(leas
         "record": ({"path": str(lease)}, "record:1."),
         "text": (LEASE, "text:1."),
         "letter": (Document(LEASE, metadata={"source": "letter of May"}), "letter of May:1."),
-        "glob": (folder / "l*.txt", "lease.txt:1."),
+        "glob": (folder / "l*.txt", f"{folder.name}/lease.txt:1."),
         "all": (folder, f"{folder.name}/lease.txt:1."),
     }
     tool = create_reading_tool(sources={name: source for name, (source, _) in places.items()})
@@ -157,7 +157,9 @@ def test_in_an_agent_memories_go_to_its_store_and_events_to_its_stream(lease):
     assert store.search(MemoryBank(store).namespace, limit=1)
 
 
-def test_sources_without_distinct_names_are_refused(tmp_path):
+def test_sources_are_one_path_or_several_with_distinct_names(tmp_path):
+    schema = create_reading_tool(sources=tmp_path).args_schema.model_json_schema()
+    assert schema["properties"]["source"]["const"] == tmp_path.name
     with pytest.raises(ConfigurationError, match="same name"):
         create_reading_tool(sources=[tmp_path / "a" / "x.txt", tmp_path / "b" / "x.txt"])
     with pytest.raises(ConfigurationError, match="at least one"):

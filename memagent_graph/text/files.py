@@ -115,8 +115,8 @@ def open_path(
         files = [file for file in every if file.is_file() or file not in entered]
         if not files:
             raise _make_not_found(path)
-        root = Path(os.path.commonpath([file.parent for file in files]))
-    named = [(file, prefix + file.relative_to(root).as_posix()) for file in files]
+        root = base if base == Path.cwd() else base.parent
+    named = [(file, prefix + file.absolute().relative_to(root).as_posix()) for file in files]
     tasks = [
         (partial(_open_meant, file, base, shown, opener), _is_converted(file))
         for file, shown in named
