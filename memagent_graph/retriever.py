@@ -26,18 +26,10 @@ from memagent_graph.readers.base import Reader, merges
 from memagent_graph.readers.resolve import resolve_reader
 from memagent_graph.sync import to_sync, to_thread
 from memagent_graph.text.files import open_source
-from memagent_graph.text.source import (
-    JoinedSource,
-    flat_parts,
-    metadata_of,
-    skips_of,
-    warnings_of,
-)
+from memagent_graph.text.source import JoinedSource, flat_parts, metadata_of, skips_of, warnings_of
 
 if TYPE_CHECKING:
-    from langchain_core.callbacks import (
-        BaseCallbackManager,
-    )
+    from langchain_core.callbacks import BaseCallbackManager
     from langchain_core.runnables import RunnableConfig
 
     from memagent_graph.graph.state import Place

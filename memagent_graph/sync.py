@@ -19,7 +19,7 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, ClassVar, ParamSpec, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Sequence
+    from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Mapping, Sequence
 
     from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
 
@@ -163,6 +163,12 @@ async def ask_saver(saver: BaseCheckpointSaver[Any], call: str, *args: Any, **op
         return await getattr(saver, f"a{call}")(*args, **options)
     except NotImplementedError:
         return await asyncio.to_thread(getattr(saver, call), *args, **options)
+
+
+def name_thread(configurable: Mapping[str, Any]) -> Any:
+    """Return the id of a run's thread as LangGraph's checkpoints have it: a text, but for 0."""
+    thread = configurable["thread_id"]
+    return thread and str(thread)
 
 
 def soon(call: Callable[[], object]) -> None:

@@ -31,14 +31,7 @@ from memagent_graph.sync import at_exit, find_held_up_loop, find_loop, run_on, s
 from memagent_graph.templates import plural
 
 if TYPE_CHECKING:
-    from collections.abc import (
-        Awaitable,
-        Callable,
-        Collection,
-        Iterable,
-        Mapping,
-        Sequence,
-    )
+    from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 
     from langchain_core.messages import BaseMessage
     from langgraph.store.base import BaseStore

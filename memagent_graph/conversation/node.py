@@ -151,7 +151,7 @@ class ConversationNode(RunnableCallable):
         async def remember(
             state: Any, config: RunnableConfig, runtime: Runtime[Any]
         ) -> dict[str, Any]:
-            given = state if isinstance(state, dict) else vars(state)
+            given = _read(state)
             thread = Thread(memory, speakers, given, runtime, config)
             if memory.read_only:
                 return {"memory_view": identify(given["messages"], thread.speaker.thread)}
@@ -212,7 +212,8 @@ class ReplyNode(RunnableCallable):
         strict: bool = False,
         shorten_state: bool = False,
     ) -> None:
-        node = _as_runnable(reply)
+        given = (None, reply) if iscoroutinefunction(reply) else (reply,)
+        node = reply if isinstance(reply, Runnable) else RunnableCallable(*given, trace=False)
         speakers = Speakers(user, strict=strict)
 
         async def show(
@@ -221,7 +222,7 @@ class ReplyNode(RunnableCallable):
             if "memory_left" not in channels_of(config):
                 lacks = "The state lacks memory_left: build the graph with a ConversationState."
                 raise ConfigurationError(lacks)
-            given = state if isinstance(state, dict) else vars(state)
+            given = _read(state)
             thread = Thread(memory, speakers, given, runtime, config)
             shown, changed = await thread.show(given["messages"], shorten=shorten_state)
             return thread, _with_messages(state, shown), changed
@@ -237,11 +238,10 @@ class ReplyNode(RunnableCallable):
         super().__init__(call, acall, name="reply", trace=False)
 
 
-def _as_runnable(node: Callable[..., Any] | Runnable[Any, Any]) -> Runnable[Any, Any]:
-    if isinstance(node, Runnable):
-        return node
-    given = (None, node) if iscoroutinefunction(node) else (node,)
-    return RunnableCallable(*given, trace=False)  # no event has what the model is shown
+def _read(state: Any) -> dict[str, Any]:
+    """Return a state, of any of the kinds that LangGraph takes, with messages that are such."""
+    given = state if isinstance(state, dict) else vars(state)
+    return {**given, "messages": as_messages(given.get("messages") or ())}
 
 
 def _with_messages(state: Any, messages: list[BaseMessage]) -> Any:
@@ -318,7 +318,7 @@ class Thread:
         for user in {self._known, str(self._now)} - {""} if old else ():
             marks |= await self._talk(AnonymousUser.restore(user)).find_own(old)
         left = {one for one in old if one.id not in marks}
-        there = () if brings else talk.record_all(read_channel(run, "messages") or ())
+        there = () if brings else talk.record_all(as_messages(read_channel(run, "messages") or ()))
         made = set() if brings else left.difference(there)
 
         def find_user(earlier: CheckpointTuple) -> str | None:

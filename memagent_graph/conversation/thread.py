@@ -17,12 +17,18 @@ from langgraph.config import get_config
 from langgraph.graph.message import add_messages
 from langgraph.runtime import Runtime, get_runtime
 
-from memagent_graph.conversation.messages import CALLING, is_human, is_instruction, last_owner
+from memagent_graph.conversation.messages import (
+    CALLING,
+    as_messages,
+    is_human,
+    is_instruction,
+    last_owner,
+)
 from memagent_graph.errors import ConfigurationError
 from memagent_graph.memory.items import UserId, name_user
 from memagent_graph.models.reply import text_in
 from memagent_graph.seams import runs_of, saver_of
-from memagent_graph.sync import ask_saver
+from memagent_graph.sync import ask_saver, name_thread
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Collection, Container, Iterable, Sequence
@@ -220,8 +226,7 @@ class KeptThread(NamedTuple):
         nested = "|" in str(configurable.get("checkpoint_ns"))
         found = (read_channel(runs_of(config)[-1], "messages") or ()) if nested else ()
         above = {str(getattr(message, "id", None)) for message in found}
-        thread = configurable["thread_id"]  # LangGraph makes each a text, but not 0
-        return cls(saver, thread and str(thread), str(seen), nested, above)
+        return cls(saver, name_thread(configurable), str(seen), nested, above)
 
     async def read(self, checkpoint: str = "") -> CheckpointTuple | None:
         """Return a checkpoint, the newest by default; None if there is none."""
@@ -312,7 +317,7 @@ async def messages_in(
     channel = channel.from_checkpoint(found)
     channel.replay_writes(writes)
     found = channel.get()
-    return found if isinstance(found, list) else None
+    return as_messages(found) if isinstance(found, list) else None
 
 
 def groups(messages: Iterable[BaseMessage]) -> list[list[BaseMessage]]:

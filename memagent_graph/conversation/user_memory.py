@@ -16,11 +16,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 from pydantic import TypeAdapter, ValidationError
 
 from memagent_graph.conversation.episodes import Branch, EpisodePuts, Episodes, Recorded
-from memagent_graph.errors import (
-    BadRecordError,
-    MemoryConflictError,
-    MemoryNotFoundError,
-)
+from memagent_graph.errors import BadRecordError, MemoryConflictError, MemoryNotFoundError
 from memagent_graph.evidence.places import Memory
 from memagent_graph.memory.bank import MemoryBank
 from memagent_graph.memory.forget import release

@@ -55,18 +55,12 @@ from memagent_graph.memory.items import NAMESPACE, check_namespace
 from memagent_graph.readers.base import cannot_merge, merges
 from memagent_graph.readers.resolve import resolve_reader
 from memagent_graph.seams import RunnableCallable, as_kind, checkpointer_of, runtime_of
+from memagent_graph.sync import name_thread
 from memagent_graph.text.chunks import cut_at_sentence
 from memagent_graph.text.tokens import load_tokenizer
 
 if TYPE_CHECKING:
-    from collections.abc import (
-        AsyncGenerator,
-        AsyncIterator,
-        Callable,
-        Iterator,
-        Mapping,
-        Sequence,
-    )
+    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping, Sequence
 
     from langchain_core.language_models import BaseChatModel
     from langchain_core.runnables import RunnableConfig
@@ -475,8 +469,8 @@ def _with_run(
 
 def _thread_of(config: RunnableConfig) -> RunnableConfig:
     given = config["configurable"]
-    thread = given["thread_id"] and str(given["thread_id"])  # as LangGraph keeps it
-    return {"configurable": {"thread_id": thread, "checkpoint_ns": given.get("checkpoint_ns", "")}}
+    place = {"thread_id": name_thread(given), "checkpoint_ns": given.get("checkpoint_ns", "")}
+    return {"configurable": place}
 
 
 _FIRST = {"source": "input"}

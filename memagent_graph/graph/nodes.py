@@ -42,13 +42,7 @@ from memagent_graph.graph.reading import (
     step_of,
     where,
 )
-from memagent_graph.graph.segments import (
-    calls_each,
-    join_parts,
-    merge,
-    segment_spans,
-    updates_each,
-)
+from memagent_graph.graph.segments import calls_each, join_parts, merge, segment_spans, updates_each
 from memagent_graph.graph.state import (
     Answered,
     Changes,

@@ -478,18 +478,19 @@ def joining(memory):
 @pytest.mark.parametrize(
     ("host", "ids"), [(only_adding, True), (only_adding, False), (joining, False)]
 )
-def test_in_a_state_that_only_adds_nothing_multiplies(host, ids):
+def test_in_a_state_that_only_adds_nothing_multiplies(host, ids, caplog):
     graph = host(memory := new_memory())
 
     for number in range(4):
-        text, key = f"I own boat {number}.", {"id": f"m{number}"} if ids else {}
-        given = HumanMessage(text, **key) if host is only_adding else ("human", text)
+        text = f"I own boat {number}."
+        given = HumanMessage(text, id=f"m{number}") if ids else ("human", text)
         out = run(graph, {"messages": [given]}, ANN)
     memory.flush()
 
-    assert [m.type for m in out["messages"]] == ["human", "ai"] * 4
+    assert [m.type for m in convert_to_messages(out["messages"])] == ["human", "ai"] * 4
     assert memory.load("ann").count("boat") == 4
     assert sum(len(change.messages) for change in memory.users().history("ann")[1]) == 8
+    assert not caplog.messages
 
 
 def test_the_same_said_again_in_a_thread_is_remembered_again():
