@@ -151,10 +151,11 @@ class ConversationNode(RunnableCallable):
         async def remember(
             state: Any, config: RunnableConfig, runtime: Runtime[Any]
         ) -> dict[str, Any]:
-            given = _read(state)
+            given = state if isinstance(state, dict) else vars(state)
             thread = Thread(memory, speakers, given, runtime, config)
             if memory.read_only:
-                return {"memory_view": identify(given["messages"], thread.speaker.thread)}
+                known = identify(as_messages(given["messages"]), thread.speaker.thread)
+                return {"memory_view": known}
             await thread.open()
             if is_reply(thread.now):
                 await thread.note(ended=True)
@@ -222,7 +223,7 @@ class ReplyNode(RunnableCallable):
             if "memory_left" not in channels_of(config):
                 lacks = "The state lacks memory_left: build the graph with a ConversationState."
                 raise ConfigurationError(lacks)
-            given = _read(state)
+            given = state if isinstance(state, dict) else vars(state)
             thread = Thread(memory, speakers, given, runtime, config)
             shown, changed = await thread.show(given["messages"], shorten=shorten_state)
             return thread, _with_messages(state, shown), changed
@@ -236,12 +237,6 @@ class ReplyNode(RunnableCallable):
             return await thread.take(await node.ainvoke(shown, config), changed)
 
         super().__init__(call, acall, name="reply", trace=False)
-
-
-def _read(state: Any) -> dict[str, Any]:
-    """Return a state, of any of the kinds that LangGraph takes, with messages that are such."""
-    given = state if isinstance(state, dict) else vars(state)
-    return {**given, "messages": as_messages(given.get("messages") or ())}
 
 
 def _with_messages(state: Any, messages: list[BaseMessage]) -> Any:
@@ -273,6 +268,9 @@ class Thread:
         runtime: Runtime[Any],
         config: RunnableConfig,
     ) -> None:
+        given = state.get("messages") or ()  # a state may keep them as they were given
+        self._given = dict(zip(map(id, given), messages := as_messages(given), strict=True))
+        state = {**state, "messages": messages}
         self._memory, self._state, self._speakers = memory, state, speakers
         self._store, self._config, self._runtime = runtime.store, config, runtime
         self._known: str = state.get("memory_user") or ""
@@ -343,6 +341,7 @@ class Thread:
         users stands what is remembered. It is the same in all calls of a turn, and of later turns,
         until the view begins elsewhere or something is forgotten.
         """
+        messages = as_messages([self._given.get(id(message), message) for message in messages])
         left, changed = [(message.id, message) for message in messages], dict[str, Any]()
         if not self._memory.read_only:
             await self.open()

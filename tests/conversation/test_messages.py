@@ -270,22 +270,19 @@ def observed(*histories):
     return record
 
 
-@pytest.mark.parametrize(
-    ("before", "now", "new"),
-    [
-        ([], ("A", "1"), ["A", "1"]),
-        ([("A",)], ("A", "1", "B"), ["1", "B"]),
-        ([("A", "1", "B", "2")], ("A", "1", "B", "2", "C"), ["C"]),
-        ([("A", "ok", "B", "ok")], ("A", "ok", "B", "ok", "A", "ok"), ["A", "ok"]),  # said again
-        ([("A", "ok", "B", "ok")], ("B", "ok", "C"), ["C"]),  # only the newest are sent
-        ([("A", "ok", "B", "ok")], ("A", "ok", "C", "ok", "D"), ["C", "ok", "D"]),  # begins alike
-        ([("A", "1", "B", "2"), ("A", "1", "C")], ("A", "1", "C", "3", "D"), ["3", "D"]),
-        ([("A", "1", "B", "2"), ("A", "1", "C")], ("A", "1", "B", "2", "E"), ["E"]),  # the first
-        ([("A",), ("A", "B")], ("A", "B", "C"), ["C"]),
-        ([("A",)], ("A",), []),  # alone and without an id, the same text counts once
-        ([("A", "1", "B", "2")], ("C", "2", "D"), ["C", "2", "D"]),
-    ],
-)
+@pytest.mark.parametrize(("before", "now", "new"), [
+    ([], ("A", "1"), ["A", "1"]),
+    ([("A",)], ("A", "1", "B"), ["1", "B"]),
+    ([("A", "1", "B", "2")], ("A", "1", "B", "2", "C"), ["C"]),
+    ([("A", "ok", "B", "ok")], ("A", "ok", "B", "ok", "A", "ok"), ["A", "ok"]),  # said again
+    ([("A", "ok", "B", "ok")], ("B", "ok", "C"), ["C"]),  # only the newest are sent
+    ([("A", "ok", "B", "ok")], ("A", "ok", "C", "ok", "D"), ["C", "ok", "D"]),  # begins alike
+    ([("A", "1", "B", "2"), ("A", "1", "C")], ("A", "1", "C", "3", "D"), ["3", "D"]),
+    ([("A", "1", "B", "2"), ("A", "1", "C")], ("A", "1", "B", "2", "E"), ["E"]),  # the first
+    ([("A",), ("A", "B")], ("A", "B", "C"), ["C"]),
+    ([("A",)], ("A",), []),  # alone and without an id, the same text counts once
+    ([("A", "1", "B", "2")], ("C", "2", "D"), ["C", "2", "D"]),
+])  # fmt: skip
 def test_messages_without_ids_are_known_from_the_beginning_or_by_the_end(before, now, new):
     record = observed(*before)
     known = {one.id for one in record}
@@ -295,13 +292,15 @@ def test_messages_without_ids_are_known_from_the_beginning_or_by_the_end(before,
     assert [message.text for message in found if message.id not in known] == new
 
 
-def test_a_message_with_an_id_keeps_it_and_one_after_it_has_one_of_its_own_each_time():
+def test_each_message_has_an_id_of_its_own_each_time_also_after_another_with_the_same():
     given = [HumanMessage("A", id="1"), HumanMessage("B"), HumanMessage("B")]
+    given += [AIMessage("A", id="1"), HumanMessage("C", id="1"), HumanMessage("A", id="1")]
 
     first, again = ([m.id for m in identify(given, "t")] for _ in range(2))
 
     assert identify(given, "t")[0] is given[0]
-    assert len({*first}) == 3
+    assert len({*first}) == 5
+    assert first[5] == "1"
     assert first == again
     assert identify(given[1:], "t")[0].id != identify(given[1:], "u")[0].id
 

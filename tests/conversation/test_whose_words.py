@@ -463,21 +463,9 @@ def test_a_known_id_is_the_same_message_in_each_thread_unless_it_says_something_
     assert save("I row.") == ["Husum", "row"]
 
 
-def joined(old, new):
-    return convert_to_messages([*(old or []), *new])
-
-
-class Joined(AgentState):
-    messages: Annotated[list[AnyMessage], joined]
-
-
-def joining(memory):
-    return agent_with(memory, state_schema=Joined)
-
-
-@pytest.mark.parametrize(
-    ("host", "ids"), [(only_adding, True), (only_adding, False), (joining, False)]
-)
+@pytest.mark.parametrize(("host", "ids"), [
+    (only_adding, True), (only_adding, False), (partial(agent_with, state_schema=Added), False)
+])  # fmt: skip
 def test_in_a_state_that_only_adds_nothing_multiplies(host, ids, caplog):
     graph = host(memory := new_memory())
 
@@ -580,18 +568,14 @@ def test_what_leaves_a_graph_before_its_agent_folds_is_not_remembered(host, leav
         assert "4711" not in "".join(heard[2:])
 
 
-@pytest.mark.parametrize("routed", [True, False])
-def test_of_what_a_send_hands_on_the_words_of_the_thread_are_remembered(routed):
+def test_of_what_a_send_hands_on_the_words_of_the_thread_are_remembered():
     def hand_on(state):
         order = HumanMessage("Look up the ferries.")
         return [Send("reply", {**state, "messages": [*state["messages"][-1:], order]})]
 
-    memory = new_memory()
-    builder = StateGraph(ConversationState).add_node("reply", ReplyNode(memory, note))
-    if routed:
-        builder.add_node("route", lambda _: {}).add_edge(START, "route")
-    builder.add_conditional_edges("route" if routed else START, hand_on, ["reply"])
-    graph = builder.compile(InMemorySaver())
+    builder = StateGraph(ConversationState)
+    builder.add_node("reply", ReplyNode(memory := new_memory(), note))
+    graph = builder.add_conditional_edges(START, hand_on, ["reply"]).compile(InMemorySaver())
 
     for number in range(2):
         run(graph, {"messages": [("human", f"I own boat {number}.")]}, ANN)
@@ -681,16 +665,6 @@ def test_a_message_that_the_model_refuses_is_set_aside_and_tried_again():
     willing.append(True)
     catch_up(memory, saver)
     assert "bomb" in memory.load("ann")
-
-
-def test_messages_that_share_an_id_in_one_thread_are_each_remembered_once():
-    memory, talk = new_memory(), []
-    for number in range(2):
-        talk += [HumanMessage(f"I own boat {number}.", id="turn"), AIMessage("Noted.", id="turn")]
-        memory.observe([*talk, talk[0]], **IDS)
-
-    assert words_in(memory.load("ann"), "boat 0", "boat 1") == ["boat 0", "boat 1"]
-    assert recall(memory, "ann", "boat").count("boat 0") == 2  # in the notes, and a passage
 
 
 @pytest.mark.parametrize("thread", ["t", 1, 0])

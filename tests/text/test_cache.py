@@ -18,12 +18,7 @@ from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 from memagent_graph import RedisStore
 from memagent_graph.text import cache as caches
 from memagent_graph.text import converter
-from memagent_graph.text.cache import (
-    Cache,
-    forget_converted,
-    seal,
-    unseal,
-)
+from memagent_graph.text.cache import Cache, forget_converted, seal, unseal
 from memagent_graph.text.files import open_source
 from memagent_graph.text.source import Converted
 

@@ -7,12 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memagent_graph.text.terms import (
-    content_terms,
-    names,
-    stem,
-    terms,
-)
+from memagent_graph.text.terms import content_terms, names, stem, terms
 
 
 @pytest.mark.parametrize(
