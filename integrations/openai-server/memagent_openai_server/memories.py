@@ -15,7 +15,12 @@ from langgraph.store.base import GetOp
 from memagent_graph.conversation.messages import stamp
 from memagent_graph.conversation.prompt import render_recalled
 from memagent_graph.conversation.session import Talk
-from memagent_graph.errors import MemoryConflictError, MemoryNotFoundError, StoreError
+from memagent_graph.errors import (
+    ConfigurationError,
+    MemoryConflictError,
+    MemoryNotFoundError,
+    StoreError,
+)
 from memagent_graph.memory.bank import MemoryBank
 from memagent_graph.memory.store import store_seconds
 from memagent_graph.models.reply import without_reasoning
@@ -116,7 +121,10 @@ class Memories:
             return None
         known = await unless_small(size, self._conversation, messages)
         thread = f"session {session}" if session else f"chat {known[0].id}" if known else "chat"
-        talk = Talk(self.users, user, thread, None)
+        try:
+            talk = Talk(self.users, user, thread, None)
+        except ConfigurationError as error:  # the id of a thread without a user
+            raise Refusal(400, str(error), param="user") from error
         if session:  # which may be sent in parts: what was recorded says which message it is
             bare = [message.model_copy(update={"id": None}) for message in known]
             known = talk.identify(bare, await talk.read_record())

@@ -3,6 +3,7 @@
 from base64 import b64encode
 
 import httpx
+import openai
 import pytest
 from langgraph.store.memory import InMemoryStore
 from servers.openai_server import OpenAIServer
@@ -108,6 +109,8 @@ def test_two_keys_with_the_same_user_share_nothing(redis, start, upstream):
 
     assert chat(server, ASKED, key=BEN, user="joe") == "Tell me more."
     assert chat(server, ASKED, key=ANN, user="joe") == "You breed quokkas."
+    with pytest.raises(openai.BadRequestError, match="cannot be used in a conversation"):
+        chat(server, ASKED, key=ANN, user="anonymous thread 1")
 
     def list_memories(name):
         found = Users(redis, (f"tenant-{name}", *NAMESPACE)).list()
