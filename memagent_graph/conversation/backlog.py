@@ -25,7 +25,7 @@ from memagent_graph.conversation.thread import AnonymousUser
 from memagent_graph.conversation.user_memory import Changed, UserMemory
 from memagent_graph.errors import BadRecordError, ConfigurationError
 from memagent_graph.memory.items import check_namespace, name_user
-from memagent_graph.memory.store import MOST_LOST_RACES, StoreGuard, guard_of, pause
+from memagent_graph.memory.store import StoreGuard, Tries, guard_of
 from memagent_graph.memory.stores import ReadOnlyStore
 from memagent_graph.sync import at_exit, find_held_up_loop, find_loop, run_on, soon
 from memagent_graph.templates import plural
@@ -304,14 +304,12 @@ async def record_said(
     personal: UserMemory, thread: str, message: BaseMessage, redact: Redact
 ) -> None:
     """Record a message as folded that will not be."""
-    for lost in range(MOST_LOST_RACES):
-        await pause(lost)
+    async for _ in Tries(f"The memory of {personal.user!r}"):
         mark = await personal.read_mark(thread)
         changed = await find_changed(personal, thread, [message], redact)
         step = personal.put_said(thread, mark, changed, Branch())
         if not changed or await personal.bank.commit(*step):
             return
-    raise personal.conflict()
 
 
 async def fold_all(backlogs: Iterable[Backlog]) -> int:

@@ -27,9 +27,9 @@ from json import dumps
 from time import monotonic
 from typing import TYPE_CHECKING, NamedTuple
 
-from memagent_graph.errors import BadRecordError, MemoryConflictError
+from memagent_graph.errors import BadRecordError
 from memagent_graph.evidence.statements import drop_statements
-from memagent_graph.memory.store import MOST_LOST_RACES, pause
+from memagent_graph.memory.store import Tries
 from memagent_graph.text.terms import terms
 from memagent_graph.text.tokens import EstimatingTokenizer
 
@@ -287,15 +287,13 @@ class Episodes:
     ) -> None:
         """Let every process find messages that are not folded yet, and no longer those gone."""
         now = {(one.thread, one.id) for one in said}
-        for lost in range(MOST_LOST_RACES):
-            await pause(lost)
+        async for _ in Tries("What is kept of a user's messages"):
             contents = await self._contents()
             before = contents.waiting.said
             left = [one for one in before if not gone(one) and (one.thread, one.id) not in now]
             step = self._step_waiting(contents, [*left, *said])
             if (*left, *said) == before or await self._records.commit(*step):
                 return
-        raise _conflict()
 
     def _step_waiting(self, contents: _EpisodeContents, said: Sequence[KeptMessage]) -> EpisodePuts:
         value = Page(said[-_MOST_WAITING:]).record if said else None
@@ -379,8 +377,7 @@ class Episodes:
         self, change: Callable[[KeptMessage], KeptMessage | None], *, preview: bool = False
     ) -> int:
         """Change each message, or delete it for None; return the number of those deleted."""
-        for lost in range(MOST_LOST_RACES):
-            await pause(lost)
+        async for _ in Tries("What is kept of a user's messages"):
             contents = await self._contents()
             pages = {**await self._load(contents.listed), _WAITING: contents.waiting}
             changed = _change_all(pages, change)
@@ -393,8 +390,8 @@ class Episodes:
                 step |= self._step_waiting(contents, waiting.said)
             if not step.puts or await self._records.commit(*step):
                 await self.read()
-                return gone
-        raise _conflict()
+                break
+        return gone
 
     def _step(
         self, contents: _EpisodeContents, changed: Mapping[str, Page], number: int
@@ -489,10 +486,6 @@ class _EpisodeContents(NamedTuple):
     next: int
     waits: Value | EllipsisType | None
     waiting: Page
-
-
-def _conflict() -> MemoryConflictError:
-    return MemoryConflictError("New messages of this user kept arriving meanwhile: try again.")
 
 
 def _row(key: str, page: Page) -> _Listed:

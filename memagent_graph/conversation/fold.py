@@ -39,7 +39,7 @@ from memagent_graph.graph.fold import advance, faults_of, warn_of_faults
 from memagent_graph.graph.layers import add_layers
 from memagent_graph.graph.reading import Call, Reading, check_window, memory_of, repeat
 from memagent_graph.graph.state import begin_fold, document_of, warn_of_left_out, whole_scope
-from memagent_graph.memory.store import MOST_LOST_RACES, pause
+from memagent_graph.memory.store import Tries
 from memagent_graph.memory.version import (
     MemoryVersion,
     MessageFold,
@@ -199,8 +199,7 @@ class Folding:
         before: MemoryVersion | None = None
         seen: dict[str, BaseMessage] = {}
         mark: Value | BadRecordError | None = None
-        for lost in range(MOST_LOST_RACES):
-            await pause(lost)
+        async for _ in Tries(f"The memory of {memory.user!r}"):
             head, was_lost = await memory.find_head()
             marked, mark = mark, await memory.read_mark(thread)
             if (before and not head) or (marked and not mark):
@@ -240,9 +239,8 @@ class Folding:
                 with suppress(errors.StoreError):  # the next reply need not read them, or says so
                     await memory.episodes.read()
             if done:
-                return len(new) if version else 0
-        message = f"Other turns changed this memory {MOST_LOST_RACES} times meanwhile: try again."
-        raise errors.MemoryConflictError(message)
+                break
+        return len(new) if version else 0
 
     async def _keep(
         self,

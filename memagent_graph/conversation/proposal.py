@@ -26,7 +26,7 @@ from memagent_graph.conversation.profile import EMPTY
 from memagent_graph.conversation.user_memory import CONVERSATION, MemoryChange, put_change
 from memagent_graph.evidence.statements import drop_statements, statements
 from memagent_graph.memory.items import find_versions, label
-from memagent_graph.memory.store import MOST_LOST_RACES, pause
+from memagent_graph.memory.store import Tries
 from memagent_graph.memory.version import MemoryVersion, edit_version
 
 if TYPE_CHECKING:
@@ -219,12 +219,10 @@ async def change_proposals(
     memory: UserMemory, change: Callable[[Proposal], Proposal | None]
 ) -> None:
     """Carry out `revise`; raises `MemoryConflictError` if the proposals keep changing."""
-    for lost in range(MOST_LOST_RACES):
-        await pause(lost)
+    async for _ in Tries(f"What waits for the approval of {memory.user!r}"):
         step = await revise(memory, change)
         if not step.puts or await memory.bank.commit(*step):
             return
-    raise _conflict(memory.user)
 
 
 async def propose(
@@ -325,8 +323,7 @@ async def _accept(memory: UserMemory, proposal: Proposal, text: str | None, by: 
     version = proposal.version if text is None else _with_text(proposal.version, text)
     change = replace(_entry(proposal, "accepted", by), version=version.id)
     version, place = replace(version, created_at=change.at), (records.proposals, proposal.id)
-    for lost in range(MOST_LOST_RACES):
-        await pause(lost)
+    async for _ in Tries(f"What waits for the approval of {memory.user!r}"):
         head = await memory.head()
         (stored,) = await records.values([place])
         if stored != proposal.to_record() or proposal.base != ("" if head is None else head.id):

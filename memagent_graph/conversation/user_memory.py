@@ -21,7 +21,7 @@ from memagent_graph.evidence.places import Memory
 from memagent_graph.memory.bank import MemoryBank
 from memagent_graph.memory.forget import release
 from memagent_graph.memory.items import find_versions, label, name_user, place_of
-from memagent_graph.memory.store import MOST_LOST_RACES, pause
+from memagent_graph.memory.store import Tries
 from memagent_graph.memory.stores import erase
 from memagent_graph.memory.version import (
     History,
@@ -341,8 +341,7 @@ class UserMemory:
             return forgets and bool(drop(text)[1])
 
         gone, records = list[str](), self.bank
-        for lost in range(MOST_LOST_RACES):
-            await pause(lost)
+        async for _ in Tries(f"The memory of {self.user!r}"):
             head = await self.head()
             text, found = ("", []) if head is None else drop(head.text)
             gone += found
@@ -355,8 +354,8 @@ class UserMemory:
                 ids = [one.id for one in old if one != now and goes(one.text)]
                 _, done = await release(records, MEMORY, ids, self.expect(now))
                 if done:
-                    return gone
-        raise self.conflict()
+                    break
+        return gone
 
     def conflict(self) -> MemoryConflictError:
         """Return the error for what another writer has changed."""

@@ -8,7 +8,7 @@ from dataclasses import replace
 from math import inf
 from typing import TYPE_CHECKING, Any
 
-from memagent_graph.errors import MemoryConflictError, MemoryNotFoundError, StoreError
+from memagent_graph.errors import MemoryNotFoundError, StoreError
 from memagent_graph.evidence.places import Memory
 from memagent_graph.graph.events import edit_event
 from memagent_graph.graph.lineage import Lineage, begin_anew, move_to, relocate, version_of
@@ -25,7 +25,7 @@ from memagent_graph.graph.state import (
 from memagent_graph.memory.bank import MemoryBank, keep_answer
 from memagent_graph.memory.chain import VersionWriter, adopt
 from memagent_graph.memory.lease import EditedError, Lease, UnderWay, can_lease
-from memagent_graph.memory.store import MOST_LOST_RACES, pause
+from memagent_graph.memory.store import Tries
 from memagent_graph.memory.version import (
     ChunkRead,
     MemoryVersion,
@@ -103,7 +103,8 @@ class Chain:
         self._replays = self.lineage.reuses and not self.lineage.is_listed
         self._writes = False  # whether this call has read anything
         self._seen: Value | None = None  # the record of the end of a reading without a name
-        self._lost = self._unstored = 0  # races for a head; versions that could not be stored
+        self._races: Tries | None = None  # for a head
+        self._unstored = 0  # versions that could not be stored
         self._unmoved: str | None = None  # why a named memory's head is where it was
         self._begun_at, self._took = 0.0, 0.0  # the last chunk, in seconds
         self.ending: asyncio.Future[None] | None = None  # an event loop's references are weak
@@ -399,15 +400,9 @@ class Chain:
             return fold
         fence.forgotten.clear()
         fence.read.clear()
-        self._lost += 1
         self.bank.guard.count(lost_races=1)
-        if self._lost > MOST_LOST_RACES:
-            message = (
-                f"Other writers moved {name!r} on {self._lost} times. What was read is kept as "
-                f"version {version}: branch it, or read again."
-            )
-            raise MemoryConflictError(message)
-        await pause(self._lost)
+        self._races = self._races or Tries(f"What was read is kept, but {name!r}")
+        await anext(self._races)
         head = await self.bank.ahead(name)  # None: it was deleted meanwhile, as if never been
         await self.lease.look()
         taken = fold["layers"].get(VERSIONS, {}).get("edit")

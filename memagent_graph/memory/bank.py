@@ -13,7 +13,7 @@ from memagent_graph.memory import forget as removal
 from memagent_graph.memory.forget import Forgotten, ForgottenSource
 from memagent_graph.memory.items import EDITS, Records
 from memagent_graph.memory.lease import find_readings
-from memagent_graph.memory.store import MOST_LOST_RACES, pause
+from memagent_graph.memory.store import Tries
 from memagent_graph.memory.version import (
     SCHEMA,
     History,
@@ -44,8 +44,7 @@ async def replace_for(
     """
     own = (records.versions, before.id)
     heads: list[Place] = [(records.heads, memory), (records.readings, memory)]
-    for lost in range(MOST_LOST_RACES):
-        await pause(lost)
+    async for _ in Tries(f"{memory!r}"):
         reading = await find_readings(records, memory, gone=True)
         noted = [
             place
@@ -69,7 +68,8 @@ async def replace_for(
         broken_off = not reading and all(stored[place] is None for place in heads)
         is_edited = items.edit_of(value, memory) not in (None, after.id)
         if not moved and (is_edited or not (noted or broken_off)):
-            raise was_changed(memory)
+            message = f"{memory!r} was changed meanwhile: read the new text, and edit it again."
+            raise MemoryConflictError(message)
         edits = {**(value.get(EDITS) or {}), memory: after.id}
         puts = [
             records.put(*own, {**value, EDITS: edits}),
@@ -81,7 +81,6 @@ async def replace_for(
         }
         if await chain.append_versions(records, [after], memory, also=puts, given=given):
             return
-    raise was_changed(memory)
 
 
 async def _continues_from(records: Records, fold: UnderWay, version: str) -> bool:
@@ -97,12 +96,6 @@ async def _continues_from(records: Records, fold: UnderWay, version: str) -> boo
     while at is not None and at.id != version:
         at = known.get(at.parent) if at.document.digest == fold.source else None
     return at is not None
-
-
-def was_changed(reference: str) -> MemoryConflictError:
-    """The error for the second of two concurrent edits."""
-    message = f"{reference!r} was changed meanwhile: read the new text, and edit it again."
-    return MemoryConflictError(message)
 
 
 _WATCH_SECONDS = 0.25

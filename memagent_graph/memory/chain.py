@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from memagent_graph.errors import BadRecordError, NewerRecordError
 from memagent_graph.memory.items import no_such_version, owners_of
-from memagent_graph.memory.store import MOST_LOST_RACES, NOTHING, agrees, pause, race_error
+from memagent_graph.memory.store import NOTHING, Tries, agrees
 from memagent_graph.memory.version import ChunkRead, MemoryVersion
 
 if TYPE_CHECKING:
@@ -160,8 +160,7 @@ async def append_versions(
     """
     ids = [version.id for version in versions]
     found = {key: found.get(key) for key in ids}
-    for lost in range(MOST_LOST_RACES):
-        await pause(lost)
+    async for _ in Tries(f"Version {ids[-1]!r}"):
         kept: dict[str, MemoryVersion] = {}
         replaced: set[str] = set()
         after: dict[str, Stored] = {}
@@ -180,9 +179,9 @@ async def append_versions(
         stored = await records.values([*given], refresh=False)
         now = [{} if isinstance(one, BadRecordError) else one for one in stored]
         if not all(map(agrees, now, given.values())):
-            return None
+            break
         found = dict(await records.by_id(ids))
-    raise race_error("Version", ids[-1])
+    return None
 
 
 def _choose(
@@ -387,10 +386,9 @@ class VersionWriter:
     async def _append(self, some: Sequence[_Waiting]) -> dict[str, MemoryVersion]:
         records, versions = self.records, [one.version for one in some]
         leases = {one.lease: one.fold for one in some}
-        for lost in range(MOST_LOST_RACES):
-            await pause(lost)
+        async for _ in Tries(f"The reading of version {versions[-1].id!r}"):
             if self.fence.forgotten:
-                return {}
+                break
             alone = len(some) == 1  # a version that follows another may be left out
             now = {lease: lease.renew(fold, alone=alone) for lease, fold in leases.items()}
             held = {lease: value for lease, value in now.items() if lease.held}
@@ -405,4 +403,4 @@ class VersionWriter:
                     lease.see(value)
                 return done
             await asyncio.gather(self.fence.look(), *(lease.look() for lease in leases))
-        raise race_error("The reading of version", versions[-1].id)
+        return {}

@@ -29,7 +29,7 @@ from memagent_graph.memory.maintenance import (
     delete_versions,
     take_contents,
 )
-from memagent_graph.memory.store import MOST_LOST_RACES, NOTHING, pause, race_error
+from memagent_graph.memory.store import NOTHING, Tries
 from memagent_graph.memory.version import (
     MemoryVersion,
     Rows,
@@ -116,12 +116,14 @@ async def forget_memory(records: Records, name: str, *, preview: bool = False) -
         MemoryConflictError: Other writers kept changing it.
     """
     deleted, shared = 0, Counter[str]()
-    for lost in range(MOST_LOST_RACES):
-        await pause(lost)
+    async for lost in Tries(f"Memory {name!r}"):
         pointers = await records.pointers(name)
         ids = await records.keys(records.members(name))
         if not ids and not any(pointers.values()):
-            break
+            if lost:
+                break
+            message = f"There is no memory named {name!r}."
+            raise MemoryNotFoundError(message)
         if not preview:
             places = [*pointers, *await records.places(records.runs_of(name))]
             await records.items([records.put(*place, None) for place in places])
@@ -130,11 +132,6 @@ async def forget_memory(records: Records, name: str, *, preview: bool = False) -
         if preview:
             return gone
         deleted, shared = deleted + gone.versions, shared + Counter(gone.shared)
-    else:
-        raise race_error("Memory", name)
-    if lost == 0:
-        message = f"There is no memory named {name!r}."
-        raise MemoryNotFoundError(message)
     await _unlist(records, memory=name)
     return Forgotten(deleted, dict(shared))
 
@@ -409,8 +406,7 @@ async def _forget(
     touched, versions, cached = {*digests}, 0, 0
     moved: dict[str, bool] = {}  # whether a name has an older version now
     unread: dict[tuple[str, str], None] = {}
-    for lost in range(MOST_LOST_RACES):
-        await pause(lost)
+    async for lost in Tries("What came from a document"):
         # Of joined documents, what is gone no longer says that they had it.
         await post_notice(records, sorted(touched))
         found = await take_inventory(records, sorted(touched))
@@ -419,15 +415,7 @@ async def _forget(
             cached += await asyncio.to_thread(_uncache, touched, preview=rehearsed)
         if not found.gone:
             await _unlist(records, sources=touched)
-            return ForgottenSource(
-                versions,
-                tuple(name for name, fell_back in moved.items() if fell_back),
-                tuple(name for name, fell_back in moved.items() if not fell_back),
-                tuple(unread),
-                cached,
-                tuple(error.key for error in found.contents.bad),
-                tuple(found.unsure),
-            )
+            break
         for name, (before, documents) in (await _move_names(records, found)).items():
             moved[name] = moved.get(name, True) and before is not None
             unread |= dict.fromkeys((name, document) for document in documents)
@@ -439,7 +427,15 @@ async def _forget(
                 given = dict.fromkeys(records.places_of(name))
                 done, _ = await release(records, name, ids, given)
                 versions += done.versions
-    raise race_error("Memories of", digests[0])
+    return ForgottenSource(
+        versions,
+        tuple(name for name, fell_back in moved.items() if fell_back),
+        tuple(name for name, fell_back in moved.items() if not fell_back),
+        tuple(unread),
+        cached,
+        tuple(error.key for error in found.contents.bad),
+        tuple(found.unsure),
+    )
 
 
 async def _move_names(
@@ -489,11 +485,9 @@ async def _unlist(
 async def post_notice(records: Records, digests: Sequence[str]) -> None:
     """Post that documents are forgotten, for readings that began before, under the next number."""
     last: Place = (records.forgotten, LAST)
-    for lost in range(MOST_LOST_RACES):
-        await pause(lost)
+    async for _ in Tries("The list of forgotten documents"):
         (found,) = await records.values([last])
         number = {"number": 1 + number_of(found)}
         puts = [records.put(records.forgotten, key, number) for key in (LAST, *digests)]
         if await records.commit(puts, {last: ... if isinstance(found, BadRecordError) else found}):
             return
-    raise race_error("The notice of", digests[0])

@@ -113,20 +113,6 @@ _HOLDER = re.compile(r"(.+):([1-9][0-9]{0,8}):([0-9a-f]+)")  # machine, pid, num
 _here = uuid4().hex
 
 
-class Holder:
-    """The reader that holds the record of a fold: machine, process, and a number of its own."""
-
-    live: ClassVar[WeakValueDictionary[str, Holder]] = WeakValueDictionary()
-    """Those of this process that are in use."""
-
-    def __init__(self) -> None:
-        self.number = uuid4().hex
-        self.live[self.number] = self
-
-    def __str__(self) -> str:
-        return f"{_machine()}:{os.getpid()}:{self.number}"
-
-
 def is_gone(holder: str) -> bool:
     """Whether who is named is known to be dead, or the name is none."""
     match = _HOLDER.fullmatch(holder)
@@ -136,7 +122,7 @@ def is_gone(holder: str) -> bool:
     if machine != _machine():
         return False
     if int(pid) == os.getpid():
-        return number not in Holder.live
+        return number not in Lease.live
     try:
         os.kill(int(pid), 0)
     except OSError as error:  # another user's process is refused, and lives
@@ -188,7 +174,10 @@ class Lease:
         due: whether its version may have been edited while nothing was noted: before this call, or
             when it was not listed.
         resumed: whether what is listed may be of the call that this one resumes.
+        live: those of this process that are in use, by their numbers.
     """
+
+    live: ClassVar[WeakValueDictionary[str, Lease]] = WeakValueDictionary()
 
     def __init__(
         self, records: Records, key: str | None = None, clock: Callable[[], float] = time.monotonic
@@ -196,8 +185,9 @@ class Lease:
         self.held = self.due = self.resumed = self.gone = False
         self.ends: PutOp | None = None
         self._records, self._clock = records, clock
-        self._holder = Holder()
-        self.place: Place = (records.leases, self._holder.number if key is None else key)
+        self._number = uuid4().hex
+        self.live[self._number] = self
+        self.place: Place = (records.leases, key or self._number)
         self._beats = 0  # never starts again: a value that returned would look like silence
         self._fold: UnderWay
         self.seen: Value | None = None
@@ -209,7 +199,7 @@ class Lease:
         """Be listed under another key, unless it has one of its own, and no more where it was."""
         await self.release()
         self.held, self.seen = False, None
-        if self.place[1] != self._holder.number:
+        if self.place[1] != self._number:
             self.place = (self.place[0], key)
 
     async def acquire(self, fold: UnderWay) -> bool:
@@ -411,7 +401,7 @@ class Lease:
         """The record, with an edit that is noted in it and that the fold has yet to take."""
         fold, noted = self._fold, self.seen or {}
         self._beats += 1
-        value = {**asdict(fold), "holder": str(self._holder), "beat": self._beats}
+        value = {**asdict(fold), "holder": self._holder, "beat": self._beats}
         del value["seen"]  # the store's clock says it
         if noted.get("memory") == fold.memory and noted.get("edit"):
             value["of"] = noted.get("of")
@@ -431,5 +421,9 @@ class Lease:
             await self.look()
         return done
 
+    @property
+    def _holder(self) -> str:
+        return f"{_machine()}:{os.getpid()}:{self._number}"
+
     def _is_ours(self, value: Value | None) -> bool:
-        return value is not None and value.get("holder") == str(self._holder)
+        return value is not None and value.get("holder") == self._holder

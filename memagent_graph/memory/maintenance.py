@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 from memagent_graph.errors import BadRecordError, MemoryNotFoundError, NewerRecordError, StoreError
 from memagent_graph.memory.chain import append_version, move_head
 from memagent_graph.memory.items import find_versions, owners_of, read_history
-from memagent_graph.memory.store import MOST_LOST_RACES, pause
+from memagent_graph.memory.store import Tries
 from memagent_graph.memory.version import MemoryVersion, follows_of, rows_of
 
 if TYPE_CHECKING:
@@ -171,8 +171,7 @@ async def collect(records: Records, older_than: timedelta | None = None) -> int:
     """
     limit = (datetime.now(UTC) - (_AGE if older_than is None else older_than)).isoformat()
     count = 0
-    for lost in range(MOST_LOST_RACES):
-        await pause(lost)
+    async for _ in Tries("What no name leads to"):
         found = await take_contents(records)
         kept, versions = _led_to(found), found.versions
         old = {key: one for key, one in versions.items() if str(one.get("created_at")) < limit}

@@ -31,6 +31,7 @@ from memagent_graph.config import from_environment
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
     from contextlib import AbstractContextManager
+    from typing import Self
 
     from langgraph.store.base import BaseStore, Op, TTLConfig
 
@@ -43,20 +44,31 @@ Given = Mapping[tuple[Namespace, str], Mapping[str, object] | EllipsisType | Non
 NOTHING: Mapping[Any, Any] = MappingProxyType({})
 """No conditions, or no records."""
 
-MOST_LOST_RACES = 100
+_MOST_LOST_RACES = 100
 """Lost races after which a writer gives up; pauses in between add up to 50 s on average."""
 _LONGEST_PAUSE = 0.02
 
 
-async def pause(lost: int) -> None:
-    """Wait before the next try: a random time of up to 20 ms for each race lost."""
-    await asyncio.sleep(random.uniform(0, _LONGEST_PAUSE * lost))  # noqa: S311 - no secret
+class Tries:
+    """The tries of a writer, each with the number of races that it has lost.
 
+    Before each, it waits up to 20 ms for each race lost; after 100, `MemoryConflictError` is raised
+    about `what` others change.
+    """
 
-def race_error(what: str, name: str) -> errors.MemoryConflictError:
-    """Return the error of a writer that gives up."""
-    message = f"{what} {name!r} changed {MOST_LOST_RACES} times meanwhile: try again."
-    return errors.MemoryConflictError(message)
+    def __init__(self, what: str) -> None:
+        self._what, self._lost = what, -1
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> int:
+        self._lost += 1
+        if self._lost > _MOST_LOST_RACES:
+            message = f"{self._what} changed {self._lost} times meanwhile: try again."
+            raise errors.MemoryConflictError(message)
+        await asyncio.sleep(random.uniform(0, _LONGEST_PAUSE * self._lost))  # noqa: S311 - no secret
+        return self._lost
 
 
 @runtime_checkable
