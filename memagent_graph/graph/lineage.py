@@ -301,7 +301,7 @@ def version_of(fold: Fold) -> MemoryVersion | None:
     """Return the version of a fold from what a checkpoint has of it; None if it has not."""
     made = fold["layers"].get(VERSIONS, {}).get("made")
     with suppress(errors.BadRecordError):  # of another release
-        if made is not None and made["id"] == fold["progress"]["version"]:
+        if made is not None and made["content"]["id"] == fold["progress"]["version"]:
             return MemoryVersion.from_stub(made, memory_of(fold))
     return None
 

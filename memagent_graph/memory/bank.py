@@ -18,9 +18,11 @@ from memagent_graph.memory.version import (
     SCHEMA,
     History,
     MemoryVersion,
+    TextEdit,
     diff,
     edit_version,
     make_reading_key,
+    read_version,
 )
 from memagent_graph.readers.base import Usage
 from memagent_graph.sync import to_sync
@@ -313,11 +315,9 @@ async def answers_of(records: Records, versions: Sequence[MemoryVersion]) -> dic
         places = [(records.versions, key) for key in wanted.values()]
         values = dict(zip(wanted, await records.values(places, refresh=False), strict=True))
         found |= {key: kept for key, value in values.items() if (kept := _answer(value))}
-        wanted = {
-            key: str(value.get("parent"))
-            for key, value in values.items()
-            if key not in found and isinstance(value, dict) and value.get("made_by") == "edit"
-        }
+        left = {key: read_version(value) for key, value in values.items() if key not in found}
+        edits = ((key, one) for key, one in left.items() if one)
+        wanted = {key: one.parent for key, one in edits if isinstance(one.made_by, TextEdit)}
     return found
 
 

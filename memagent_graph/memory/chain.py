@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from memagent_graph.errors import BadRecordError, NewerRecordError
 from memagent_graph.memory.items import no_such_version, owners_of
 from memagent_graph.memory.store import NOTHING, Tries, agrees
-from memagent_graph.memory.version import ChunkRead, MemoryVersion
+from memagent_graph.memory.version import MemoryVersion
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -240,8 +240,7 @@ class Fence:
 
     def add(self, version: MemoryVersion) -> None:
         """Note what a version is made from."""
-        parts = version.made_by.parts if isinstance(version.made_by, ChunkRead) else ()
-        self.own |= {version.document.digest, *(digest for digest, _ in parts)}
+        self.own |= {digest for digest, _ in version.own}
         self.read |= {*self.own, *(digest for digest, _ in version.sources)}
 
     def begin(self, found: Value | BadRecordError | None) -> None:

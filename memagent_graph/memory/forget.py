@@ -8,6 +8,7 @@ from collections import Counter
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -30,15 +31,7 @@ from memagent_graph.memory.maintenance import (
     take_contents,
 )
 from memagent_graph.memory.store import NOTHING, Tries
-from memagent_graph.memory.version import (
-    MemoryVersion,
-    Rows,
-    follows_of,
-    own_rows,
-    rows_of,
-    sound_rows,
-    walk,
-)
+from memagent_graph.memory.version import MemoryVersion, read_version, walk
 from memagent_graph.sync import to_thread
 from memagent_graph.text.cache import forget_converted
 from memagent_graph.text.source import digests_of
@@ -138,10 +131,11 @@ async def forget_memory(records: Records, name: str, *, preview: bool = False) -
 
 def _find_others(values: Mapping[str, Stored], owner: str) -> dict[str, set[str]]:
     """The other memories that have versions or, one of them, need them; the newest first."""
-    found = {key: {*owners_of(values[key])} - {owner} for key in children_first(values)}
+    versions = {key: read_version(value) for key, value in values.items()}
+    found = {key: {*owners_of(values[key])} - {owner} for key in children_first(versions)}
     for key, names in found.items():
-        value = values[key]
-        for before in follows_of(value) if names and isinstance(value, dict) else ():
+        version = versions[key]
+        for before in version.parents if names and version else ():
             if before in found:
                 found[before].add(min(names))
     return found
@@ -196,11 +190,10 @@ async def thin(
         place: found for place, found in pointers.items() if not isinstance(found, BadRecordError)
     }
     gone = {*ids} - kept.keys()
-    values = {key: version.to_record() for key, version in known.items()}
     for key in kept if tip.thread is None else ():
-        if not gone.isdisjoint(follows_of(values[key])):
-            lost = [one for one in above(values, [key]) if one in gone]
-            rows = ((digest, name) for one in lost for digest, name in rows_of(values[one]))
+        if not gone.isdisjoint(known[key].parents):
+            lost = [one for one in above(known, [key]) if one in gone]
+            rows = (row for one in lost for row in known[one].made_from)
             sources = dict.fromkeys((*known[key].sources, *rows))
             whole = replace(known[key], sources=tuple(sources))
             kept[key] = {**whole.to_record(), "thinned": True}
@@ -280,56 +273,48 @@ class Inventory(NamedTuple):
         That is the nearest of the versions before it that stay, or beyond a gap the memory's newest
         one; None without one. And the documents that were read since, the oldest first.
         """
-        values, gone, left, has_gap = self.contents.versions, {*self.gone}, [key], False
-        own, inherited = Rows(), Rows()
-        for at in left:
-            if at not in gone:
-                break
-            value = values[at]
-            own += own_rows(value)
-            inherited += sound_rows(value.get("sources"))
-            new = [one for one in follows_of(value) if one not in left]
-            left += [one for one in new if one in values]
-            has_gap |= not {*new} <= values.keys()
-        else:
-            stay = [one for one in values.keys() - gone if name in owners_of(values[one])]
-            age = {one: str(values[one].get("created_at")) for one in stay if has_gap}
-            at = max(age, key=age.__getitem__, default="")
-        kept = {digest for digest, _ in rows_of(values[at])} if at else set()
-        lost = [row for row in inherited if row[0] not in kept] + own[::-1]
-        names = (name for digest, name in lost if name and digest not in self.sources)
-        return at or None, [*dict.fromkeys(names)]
+        made, values = self.contents.made, self.contents.versions
+        own = (one for at, one in made.items() if name in owners_of(values[at]))
+        history = walk(made[key], made, own)
+        passed = [*takewhile(lambda one: one.id in self.gone, history)]
+        before = history[len(passed)] if len(passed) < len(history) else None
+        kept = {digest for digest, _ in before.made_from} if before else set()
+        rows = [row for one in passed for row in one.sources if row[0] not in kept]
+        rows += [row for one in passed for row in one.own][::-1]
+        names = (name for digest, name in rows if name and digest not in self.sources)
+        return before.id if before else None, [*dict.fromkeys(names)]
 
 
 async def take_inventory(records: Records, digests: Sequence[str]) -> Inventory:
     """Read a bank, and find what came from the documents with these digests."""
     found = await take_contents(records)
-    sources, values = {*digests}, found.versions
-    for value in values.values():
-        if any(digest in digests for digest, _ in sound_rows(value.get("parts"))):
-            sources.add(str(value["digest"]))
+    sources, made = {*digests}, found.made
+    for one in made.values():
+        if any(digest in digests for digest, _ in one.own[1:]):
+            sources.add(one.document.digest)
     gone = {
-        key: value
-        for key, value in values.items()
-        if any(digest in sources for digest, _ in rows_of(value))
+        key: one
+        for key, one in made.items()
+        if any(digest in sources for digest, _ in one.made_from)
     }
-    unsure = {key for key in values.keys() - gone if _lacks_parts(values, values[key])}
+    unsure = {key for key in made.keys() - gone if _lacks_parts(found, key)}
     names = [
         name
         for name, key in found.targets.items()
-        if unsure and key in values and not unsure.isdisjoint(above(values, [key]))
+        if unsure and key in made and not unsure.isdisjoint(above(made, [key]))
     ]
     return Inventory(found, sources, children_first(gone), sorted(names))
 
 
-def _lacks_parts(values: Mapping[str, Value], value: Value) -> bool:
-    """Whether lost versions may have read documents, among joined ones, that it does not name.
+def _lacks_parts(found: BankContents, key: str) -> bool:
+    """Whether lost versions may have read documents, among joined ones, that one does not name.
 
     A joined document that a version follows is named again, by an empty name.
     """
-    joined = value.get("parts") or any(not name for _, name in rows_of(value))
-    is_whole = {*follows_of(value)} <= values.keys()
-    return bool(joined) and not is_whole and not value.get("thinned")
+    version = found.made[key]
+    joined = version.own[1:] or any(not name for _, name in version.sources)
+    is_whole = {*version.parents} <= found.made.keys()
+    return bool(joined) and not is_whole and not found.versions[key].get("thinned")
 
 
 async def forget_source(

@@ -13,7 +13,7 @@ from memagent_graph.errors import BadRecordError, MemoryNotFoundError, NewerReco
 from memagent_graph.memory.chain import append_version, move_head
 from memagent_graph.memory.items import find_versions, owners_of, read_history
 from memagent_graph.memory.store import Tries
-from memagent_graph.memory.version import MemoryVersion, follows_of, rows_of
+from memagent_graph.memory.version import MemoryVersion, read_version
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
@@ -27,9 +27,13 @@ _AT_ONCE = 100
 
 
 class BankContents(NamedTuple):
-    """All memories of a bank: records by id and place (None if unreadable), and errors."""
+    """All memories of a bank: records by id and place (None if unreadable), and errors.
+
+    `made` are the versions of the records, which may have been altered.
+    """
 
     versions: dict[str, Value]
+    made: dict[str, MemoryVersion]
     pointers: dict[Place, Value | None]
     bad: list[BadRecordError]
 
@@ -42,12 +46,14 @@ class BankContents(NamedTuple):
 
 async def take_contents(records: Records) -> BankContents:
     """Read all memories of a bank."""
-    found = BankContents({}, {}, [])
+    found = BankContents({}, {}, {}, [])
     async for item in records.scan(records.versions):
-        if isinstance(item, BadRecordError):
-            found.bad.append(item)
-        else:
-            found.versions[item.key] = item.value
+        try:
+            key, value = item.key, None if isinstance(item, BadRecordError) else item.value
+            found.made[key] = read_version(value) or MemoryVersion.from_record(value or item, key)
+            found.versions[key] = value or {}
+        except BadRecordError as error:
+            found.bad.append(error)
     for namespace in (records.heads, records.readings):
         async for item in records.scan(namespace):
             if isinstance(item, BadRecordError):
@@ -58,24 +64,22 @@ async def take_contents(records: Records) -> BankContents:
     return found
 
 
-def above(values: Mapping[str, Value], keys: Iterable[str]) -> list[str]:
+def above(versions: Mapping[str, MemoryVersion], keys: Iterable[str]) -> list[str]:
     """Return these versions and all that led to them and are there, nearest first."""
     left = [*dict.fromkeys(keys)]
     found = {*left}
     for key in left:
-        new = [one for one in follows_of(values[key]) if one in values and one not in found]
+        new = [one for one in versions[key].parents if one in versions and one not in found]
         found.update(new)
         left += dict.fromkeys(new)
     return left
 
 
-def children_first(values: Mapping[str, object]) -> list[str]:
+def children_first(versions: Mapping[str, MemoryVersion | None]) -> list[str]:
     """Return ids of versions, each before the one that it follows."""
     before = {
-        key: [other for other in follows_of(value) if other in values and other != key]
-        if isinstance(value, dict)
-        else []
-        for key, value in values.items()
+        key: [one for one in version.parents if one in versions and one != key] if version else []
+        for key, version in versions.items()
     }
     return [*TopologicalSorter(before).static_order()][::-1]
 
@@ -110,11 +114,8 @@ def batches(ids: Sequence[str]) -> list[Sequence[str]]:
 
 async def find_digests(records: Records, name: str) -> list[str]:
     """Return the digests of the documents of this name that memories were made from."""
-    found: set[str] = set()
-    async for item in records.scan(records.versions):
-        if not isinstance(item, BadRecordError):
-            found.update(digest for digest, called in rows_of(item.value) if called == name)
-    return sorted(found)
+    made = (await take_contents(records)).made.values()
+    return sorted({digest for one in made for digest, called in one.made_from if called == name})
 
 
 async def list_bank(records: Records) -> list[tuple[str, MemoryVersion]]:
@@ -173,10 +174,9 @@ async def collect(records: Records, older_than: timedelta | None = None) -> int:
     count = 0
     async for _ in Tries("What no name leads to"):
         found = await take_contents(records)
-        kept, versions = _led_to(found), found.versions
-        old = {key: one for key, one in versions.items() if str(one.get("created_at")) < limit}
-        gone = [key for key in old if key not in kept]
-        count += (done := await delete_versions(records, versions, found.pointers, gone))
+        kept = _led_to(found)
+        gone = [k for k, one in found.made.items() if one.created_at < limit and k not in kept]
+        count += (done := await delete_versions(records, found.versions, found.pointers, gone))
         if done == len(gone):
             break
     return count
@@ -194,7 +194,7 @@ async def check_bank(
             `memagent_graph.graph.lineage` finds them in a checkpointer.
     """
     found = await take_contents(records)
-    versions = _verify(found)
+    _verify(found)
     bad = [*found.bad]
     for namespace in (records.all_members, records.leases, records.threads, records.runs):
         scanned = records.scan(namespace)
@@ -207,18 +207,17 @@ async def check_bank(
     newer = {error.key for error in bad if isinstance(error, NewerRecordError)}
     if repair:
         own = {version.id: version for version in spare if version.id not in newer}
-        for key, (record, leads) in (await _restore(records, found, own)).items():
-            versions[key], found.versions[key] = own[key], record
+        for key, leads in (await _restore(records, found, own)).items():
             kind: Literal["dangling", "gap"] = "dangling" if leads in found.targets else "gap"
             findings.append(Finding(kind, leads, f"{key} was gone: restored from a checkpoint"))
     owned = _versions_by_owner(found)
     for name, target in found.targets.items():
         if target in found.versions or target in newer:
             continue
-        left = [versions[key] for key in owned[name]]
+        left = [found.made[key] for key in owned[name]]
         text = await _mend(records, name, left) if repair else "points to no version"
         findings.append(Finding("dangling", name, text))
-    return findings + _loose(found, versions)
+    return findings + _loose(found)
 
 
 async def _bad_proposals(records: Records) -> AsyncIterator[BadRecordError]:
@@ -234,43 +233,45 @@ async def _bad_proposals(records: Records) -> AsyncIterator[BadRecordError]:
 
 async def _restore(
     records: Records, found: BankContents, spare: Mapping[str, MemoryVersion]
-) -> dict[str, tuple[Value, str]]:
-    """Store missing versions again; return their records, each with the key that leads to it.
+) -> dict[str, str]:
+    """Store missing versions again; return their ids, each with the key that leads to it.
 
     Versions that expire, were thinned out or are of a forgotten document stay away. So does what an
     edit follows, since it may have been left of what came from other documents.
     """
-    restored: dict[str, tuple[Value, str]] = {}
+    restored: dict[str, str] = {}
     if not spare or records.lives is not None:
         return restored
     forgotten = {*await records.keys(records.forgotten)}
     waiting = [(target, name, [name]) for name, target in found.targets.items() if target]
-    waiting += [lost for key in _led_to(found) for lost in _list_lost(key, found.versions.get(key))]
+    waiting += [lost for key in _led_to(found) for lost in _list_lost(found, key)]
     while waiting:
         key, leads, names = waiting.pop()
-        if key in found.versions or key in restored or key not in spare:
+        if key in found.versions or key not in spare:
             continue
-        record = spare[key].to_record(names)
-        if forgotten.isdisjoint(digest for digest, _ in rows_of(record)):
+        version = spare[key]
+        if forgotten.isdisjoint(digest for digest, _ in version.made_from):
             for name in names or (None,):
-                await append_version(records, spare[key], owner=name)
-            restored[key] = record, leads
-            waiting += _list_lost(key, record)
+                await append_version(records, version, owner=name)
+            found.made[key], found.versions[key] = version, version.to_record(names)
+            restored[key] = leads
+            waiting += _list_lost(found, key)
     return restored
 
 
-def _list_lost(key: str, value: Value | None) -> list[tuple[str, str, list[str]]]:
+def _list_lost(found: BankContents, key: str) -> list[tuple[str, str, list[str]]]:
     """The versions that one follows and that may be restored, itself, and its memories."""
-    if value is None or value.get("edited") or value.get("thinned"):
+    value, version = found.versions[key], found.made[key]
+    if version.edited or value.get("thinned"):
         return []
-    return [(before, key, owners_of(value)) for before in follows_of(value)]
+    return [(before, key, owners_of(value)) for before in version.parents]
 
 
-def _loose(found: BankContents, versions: dict[str, MemoryVersion]) -> list[Finding]:
+def _loose(found: BankContents) -> list[Finding]:
     """Gaps and orphans."""
     findings = []
     kept = _led_to(found)
-    for key, version in versions.items():
+    for key, version in found.made.items():
         gone = [before for before in version.parents if before not in found.versions]
         if key in kept and gone:
             text = f"follows {gone[0]}, which is gone: what led to it is lost"
@@ -355,8 +356,7 @@ async def store_lines(records: Records, lines: Iterable[str]) -> int:
         StoreError: A line is not from `export`, or the version of a name is missing.
     """
     versions, heads = _parse_lines(lines)
-    values = {key: version.to_record() for key, version in versions.items()}
-    led_to = {name: {*above(values, values.keys() & {head})} for name, head in heads.items()}
+    led_to = {name: {*above(versions, versions.keys() & {head})} for name, head in heads.items()}
     for key, version in versions.items():
         for owner in [name for name in heads if key in led_to[name]] or (None,):
             await append_version(records, version, owner=owner)
@@ -395,12 +395,12 @@ def _parse_lines(lines: Iterable[str]) -> tuple[dict[str, MemoryVersion], dict[s
 
 def _led_to(found: BankContents) -> set[str]:
     """Ids of the versions that a name leads to, also beyond gaps."""
-    owned, values = _versions_by_owner(found), found.versions
+    owned, made = _versions_by_owner(found), found.made
     reached: set[str] = set()
     for name, target in found.targets.items():
-        line = above(values, [key for key in values.keys() & {target} if key])
-        follows = {before for key in line for before in follows_of(values[key])}
-        reached.update(line if line and follows <= values.keys() else [*line, *owned[name]])
+        line = above(made, [key for key in made.keys() & {target} if key])
+        follows = {before for key in line for before in made[key].parents}
+        reached.update(line if line and follows <= made.keys() else [*line, *owned[name]])
     return reached
 
 
@@ -413,13 +413,11 @@ def _versions_by_owner(found: BankContents) -> defaultdict[str, list[str]]:
     return owned
 
 
-def _verify(found: BankContents) -> dict[str, MemoryVersion]:
-    """The readable versions; the errors of others are added to `found.bad`."""
-    versions = {}
+def _verify(found: BankContents) -> None:
+    """Leave only versions that were not altered, and add the errors of others to `found.bad`."""
     for key, value in [*found.versions.items()]:
         try:
-            versions[key] = MemoryVersion.from_record(value, key)
+            MemoryVersion.from_record(value, key)
         except BadRecordError as error:
             found.bad.append(error)
-            del found.versions[key]
-    return versions
+            del found.versions[key], found.made[key]

@@ -8,10 +8,19 @@ from __future__ import annotations
 
 import difflib
 import json
-from dataclasses import dataclass, field, fields, is_dataclass, replace
+from contextlib import suppress
+from dataclasses import astuple, dataclass, field, replace
 from datetime import UTC, datetime
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import (
+    BeforeValidator,
+    Discriminator,
+    GetPydanticSchema,
+    PlainSerializer,
+    TypeAdapter,
+)
 
 from memagent_graph.errors import BadRecordError, NewerRecordError
 from memagent_graph.evidence.places import Memory, from_plain, to_plain, with_text
@@ -87,7 +96,8 @@ class ChunkRead:
     """
 
     start: int
-    parts: tuple[tuple[str, str], ...] = ()
+    parts: Documents = ()
+    kind: Literal["read"] = "read"
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +109,7 @@ class VersionMerge:
     """
 
     merged: tuple[str, ...]
+    kind: Literal["merge"] = "merge"
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +121,7 @@ class TextEdit:
     """
 
     thread: str | None = None
+    kind: Literal["edit"] = "edit"
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,10 +137,20 @@ class MessageFold:
     thread: str
     messages: tuple[str, ...] = ()
     corrects: bool = False
+    kind: Literal["fold"] = "fold"
 
 
-MadeBy = ChunkRead | VersionMerge | TextEdit | MessageFold
+MadeBy = Annotated[ChunkRead | VersionMerge | TextEdit | MessageFold, Discriminator("kind")]
 """What made a version."""
+_Notes = Annotated[
+    Memory,
+    GetPydanticSchema(lambda _, make: make(Any)),  # not its own, which has what is never stored
+    BeforeValidator(from_plain),
+    PlainSerializer(to_plain, return_type=dict),
+]
+_Line = Annotated[
+    LineSource, BeforeValidator(lambda row: LineSource(*row)), PlainSerializer(astuple)
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,13 +186,13 @@ class MemoryVersion:
     fingerprint: str
     step: int
     document: ReadDocument
-    memory: Memory
+    memory: _Notes
     tokens: int
     made_by: MadeBy
     edited: bool = False
     cut: bool = False
     unchanged: bool = False
-    told: tuple[LineSource, ...] = ()
+    told: tuple[_Line, ...] = ()
     warnings: tuple[str, ...] = ()
     sources: Documents = ()
     created_at: str = field(default_factory=lambda: datetime.now(UTC).isoformat())
@@ -201,47 +223,50 @@ class MemoryVersion:
         return [] if self.parent == self.root else [self.parent]
 
     @property
+    def own(self) -> Documents:
+        """Digests and names of what was read for it itself: a document, and those joined in it."""
+        if self.thread is not None:
+            return ()
+        parts = self.made_by.parts if isinstance(self.made_by, ChunkRead) else ()
+        return (self.document.digest, self.document.name), *parts
+
+    @property
+    def made_from(self) -> Documents:
+        """Digests and names of all documents that it is known to be made from."""
+        return self.sources + self.own
+
+    @property
     def documents(self) -> Documents:
-        """Digests and names of the documents that it is made from.
+        """The documents that a version which follows it has as `sources`.
 
         Joined ones count as one, which is named again by an empty name.
         """
-        if self.thread:
-            return self.sources
-        joined = isinstance(self.made_by, ChunkRead) and self.made_by.parts
-        digest, name = self.document.digest, self.document.name
-        own = [(digest, name), *([(digest, "")] if joined else [])]
-        return tuple(dict.fromkeys([*self.sources, *own]))
+        whole, parts = self.own[:1], self.own[1:]
+        again = tuple((digest, "") for digest, _ in whole if parts)
+        return tuple(dict.fromkeys(self.sources + whole + again))
 
     def to_record(self, owners: Iterable[str] | None = None) -> Value:
-        """Return plain values for a store: fields, schema, and a checksum of the fields.
+        """Return plain values for a store: the content, its schema and its checksum.
 
         A stored record has its `owners`: the memories that it belongs to.
         """
-        values = {
-            **_values_of(self),
-            **_values_of(self.document),
-            **_values_of(self.made_by),
-            "made_by": _KIND_NAMES[type(self.made_by)],
-            **to_plain(self.memory),
-        }
+        content = _content.dump_python(self, mode="json")
         names = {} if owners is None else {"owners": sorted(owners)}
-        return {**values, **names, "schema": SCHEMA, "checksum": _checksum(values)}
+        return {"content": content, **names, "schema": SCHEMA, "checksum": _checksum(content)}
 
-    def to_stub(self) -> dict[str, Value]:
+    def to_stub(self) -> Value:
         """Return the record without the memory, to be completed by `from_stub`."""
-        own = to_plain(self.memory)
-        return {name: value for name, value in self.to_record().items() if name not in own}
+        record = self.to_record()
+        del record["content"]["memory"]
+        return record
 
     @classmethod
-    def from_stub(cls, stub: Mapping[str, Value], memory: Memory) -> MemoryVersion:
+    def from_stub(cls, stub: Value, memory: Memory) -> MemoryVersion:
         """Return the version of a stub; another memory than that of `to_stub` counts as edited."""
-        values: dict[str, Any] = {**stub, **to_plain(memory)}
-        known = _fields_in(values)
-        if _checksum(known) != values.get("checksum"):
-            values["edited"] = known["edited"] = True
-            values["checksum"] = _checksum(known)
-        return cls.from_record(values)
+        content = {**stub["content"], "memory": to_plain(memory)}
+        is_same = _checksum(content) == stub["checksum"]
+        content["edited"] = content["edited"] or not is_same
+        return cls.from_record({**stub, "content": content, "checksum": _checksum(content)})
 
     @classmethod
     def from_record(cls, record: object, key: str = "") -> MemoryVersion:
@@ -262,64 +287,26 @@ class MemoryVersion:
                 f"this one reads up to {SCHEMA}): upgrade memagent-graph."
             )
             raise NewerRecordError(message, key=key)
-        values = _fields_in(record)
-        if record.get("checksum") != _checksum(values):
+        if record.get("checksum") != _checksum(record.get("content")):
             raise _bad(key, "it was altered, cut short or written by something else")
-        if key and values.get("id") != key:
-            raise _bad(key, f"it is the record of {values.get('id')!r}")
-        try:
-            own = _take(cls, values)
-            own["document"] = ReadDocument(**_take(ReadDocument, values))
-            own["memory"] = from_plain(values)
-            kind = _KINDS[values["made_by"]]
-            own["made_by"] = kind(**_take(kind, values))
-            own["told"] = tuple(LineSource(*row) for row in own.get("told", ()))
-            return cls(**own)
-        except (KeyError, TypeError, ValueError) as error:
-            raise _bad(key, "fields are missing") from error
+        found = read_version(record)
+        if found is None:
+            raise _bad(key, "fields are missing")
+        if key and found.id != key:
+            raise _bad(key, f"it is the record of {found.id!r}")
+        return found
 
 
-_KINDS: dict[str, type[MadeBy]] = {
-    "read": ChunkRead,
-    "merge": VersionMerge,
-    "edit": TextEdit,
-    "fold": MessageFold,
-}
-_KIND_NAMES = {kind: name for name, kind in _KINDS.items()}
-_PARTS = (MemoryVersion, ReadDocument, *_KINDS.values())
-_FIELDS = frozenset(["places", *(item.name for part in _PARTS for item in fields(part))])
-_NESTED = {"document", "memory", "made_by"}
+def read_version(record: object) -> MemoryVersion | None:
+    """Return the version of a record that may have been altered; None if it cannot be read."""
+    with suppress(KeyError, TypeError, ValueError):
+        if isinstance(record, dict):
+            return _content.validate_python(record["content"])
+    return None
+
+
+_content = TypeAdapter(MemoryVersion)
 _encoder = json.JSONEncoder(sort_keys=True, default=str)
-
-
-def _values_of(part: MemoryVersion | ReadDocument | MadeBy) -> Value:
-    """The plain values of those fields that do not have their defaults."""
-    own = [item for item in fields(part) if item.name not in _NESTED]
-    found = ((item, getattr(part, item.name)) for item in own)
-    return {item.name: _plain(value) for item, value in found if value != item.default}
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, tuple):
-        return [_plain(item) for item in value]
-    if is_dataclass(value):
-        return [_plain(getattr(value, item.name)) for item in fields(value)]
-    return value
-
-
-def _fields_in(record: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in record.items() if name in _FIELDS}
-
-
-def _take(
-    part: type[MemoryVersion | ReadDocument | MadeBy], values: Mapping[str, Any]
-) -> dict[str, Any]:
-    """The fields of a part of a version, of which lists become tuples."""
-    return {name: _freeze(values[name]) for name in part.__slots__ if name in values}
-
-
-def _freeze(value: Any) -> Any:
-    return tuple(map(_freeze, value)) if isinstance(value, list) else value
 
 
 def edit_version(before: MemoryVersion, text: str) -> MemoryVersion:
@@ -347,37 +334,6 @@ def end_gone(sources: Sequence[LineSource], text: str, now: str) -> tuple[LineSo
     return tuple(
         item if item.until or item.line in lines else replace(item, until=now) for item in sources
     )
-
-
-def follows_of(record: Mapping[str, object]) -> list[str]:
-    """Return `MemoryVersion.parents` of a record, which may be damaged."""
-    keys = record.get("merged")
-    more = [str(key) for key in keys] if isinstance(keys, list) else []
-    parent = str(record.get("parent"))
-    return more if parent == record.get("root") else [*more, parent]
-
-
-Rows = list[list[str]]
-"""Digests and names of documents, in a record."""
-
-
-def rows_of(value: Value) -> Rows:
-    """Return the documents that a version is made from, those that it follows first."""
-    return sound_rows(value.get("sources")) + own_rows(value)
-
-
-def own_rows(value: Value) -> Rows:
-    """Return the documents that were read for a version itself."""
-    own = [] if value.get("thread") else [[value.get("digest"), value.get("name")]]
-    return sound_rows(own) + sound_rows(value.get("parts"))
-
-
-def sound_rows(rows: object) -> Rows:
-    """Return digests and names of documents from a field of a record, which may be damaged."""
-    if not isinstance(rows, list | tuple):
-        return []
-    pairs = [row for row in rows if isinstance(row, list | tuple) and len(row) == len(("", ""))]
-    return [[str(digest), str(name)] for digest, name in pairs if digest]
 
 
 def make_reading_key(root: str, source: str) -> str:
@@ -416,8 +372,8 @@ def _digest(*parts: str) -> str:
     return sha256(json.dumps(parts).encode()).hexdigest()[:32]
 
 
-def _checksum(values: Mapping[str, object]) -> str:
-    return sha256(_encoder.encode(values).encode()).hexdigest()[:16]
+def _checksum(content: object) -> str:
+    return sha256(_encoder.encode(content).encode()).hexdigest()[:16]
 
 
 def _bad(key: str, reason: str) -> BadRecordError:

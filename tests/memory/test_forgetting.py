@@ -16,7 +16,13 @@ from memagent_graph.errors import MemoryNotFoundError
 from memagent_graph.evidence.places import Evidence
 from memagent_graph.memory.items import owners_of
 from memagent_graph.memory.maintenance import above
-from memagent_graph.memory.version import VersionMerge, make_reading_key, merge_id, root_id
+from memagent_graph.memory.version import (
+    VersionMerge,
+    make_reading_key,
+    merge_id,
+    read_version,
+    root_id,
+)
 from memagent_graph.sync import wait_for
 
 NAMES = ["ann", "bob", "cleo"]
@@ -115,8 +121,8 @@ class Bank:
     @property
     def told(self):
         """The versions that each name leads to, the newest first."""
-        values = self.versions
-        return {name: above(values, [head.id]) for name, head in self.bank.list()}
+        made = {key: read_version(value) for key, value in self.versions.items()}
+        return {name: above(made, [head.id]) for name, head in self.bank.list()}
 
 
 def digest(document: str) -> str:

@@ -8,6 +8,8 @@ from itertools import chain, groupby, zip_longest
 from typing import TYPE_CHECKING, Any, Literal
 
 from memagent_graph.errors import MemoryNotFoundError, StoreError
+from memagent_graph.memory.items import find_versions
+from memagent_graph.memory.version import MemoryVersion, TextEdit, VersionMerge
 from memagent_graph.templates import plural
 from memagent_inspector.door import fields_of
 from memagent_inspector.history import Coverage, changes, describe
@@ -93,10 +95,9 @@ class Tracks:
         records = self._bank
         ids = await records.keys(records.members(reference))
         new = [key for key in ids if key not in self._facts]
-        values = await records.values([(records.versions, key) for key in new], refresh=False)
-        for key, value in zip(new, values, strict=True):
-            if isinstance(value, dict) and (fact := _fact(key, value)) is not None:
-                self._facts[key] = fact
+        for one in await find_versions(records, new, refresh=False):
+            if isinstance(one, MemoryVersion):
+                self._facts[one.id] = _fact(one)
         facts = sorted(
             (self._facts[key] for key in ids if key in self._facts), key=lambda fact: fact.at
         )
@@ -105,25 +106,20 @@ class Tracks:
         return _arrange(facts)
 
 
-def _fact(key: str, value: dict[str, Any]) -> _Fact | None:
-    """Return what a record says of its step; None if it is none."""
-    try:
-        end, length = int(value["end"]), int(value["length"])
-        start = int(value.get("start", end))
-        skipped = tuple((int(first), int(last)) for first, last in value.get("skipped", ()))
-        deed: Deed = "read"
-        if value["made_by"] == "merge":
-            start, deed = 0, "merged"
-        elif value["made_by"] == "edit":
-            deed = "edited"
-        elif value.get("unchanged"):
-            deed = "unchanged"
-        elif value.get("again"):
-            deed = "again"
-        at, root = str(value["created_at"]), str(value["root"])
-        return _Fact(key, root, start, end, max(length, 1), deed, at, skipped)
-    except (KeyError, TypeError, ValueError):
-        return None
+def _fact(version: MemoryVersion) -> _Fact:
+    """Return what a version says of its step."""
+    document, made_by = version.document, version.made_by
+    deed: Deed = "read"
+    if isinstance(made_by, VersionMerge):
+        deed = "merged"
+    elif isinstance(made_by, TextEdit):
+        deed = "edited"
+    elif version.unchanged:
+        deed = "unchanged"
+    elif document.again:
+        deed = "again"
+    length, at = max(document.length, 1), version.created_at
+    return _Fact(version.id, version.root, *version.span, length, deed, at, document.skipped)
 
 
 def _arrange(facts: Sequence[_Fact]) -> Lanes:
