@@ -48,8 +48,7 @@ from memagent_graph import ReadingConfig
 from memagent_graph.evaluation.run import in_markdown
 from memagent_graph.evaluation.samples import mean_score
 from memagent_graph.models.transformers import DecodingRow, decode
-from memagent_graph.rl.grpo import TrainingSettings
-from memagent_graph.rl.rollouts import exact
+from memagent_graph.rl.grpo import TrainingSettings, exact
 from memagent_graph.rl.training import Training
 from memagent_graph.text.chunks import last_sentence_end
 

@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from memagent_graph.evaluation.samples import Sample
-from memagent_graph.rl.grpo import TrainingSettings
-from memagent_graph.rl.rollouts import exact, substring
+from memagent_graph.rl.grpo import TrainingSettings, exact, substring
 from memagent_graph.rl.training import Training
 
 if TYPE_CHECKING:

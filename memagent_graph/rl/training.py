@@ -21,8 +21,8 @@ from memagent_graph.evaluation.questions import same
 from memagent_graph.evaluation.samples import draw
 from memagent_graph.evaluation.tasks import make_task
 from memagent_graph.prompts import Prompts
-from memagent_graph.rl.grpo import informative
-from memagent_graph.rl.rollouts import RolloutRunner, make_engine, make_reward
+from memagent_graph.rl.grpo import informative, make_reward
+from memagent_graph.rl.rollouts import RolloutRunner, make_engine
 from memagent_graph.rl.traces import load
 from memagent_graph.text.files import open_source
 from memagent_graph.text.tokens import load_tokenizer
@@ -35,8 +35,7 @@ if TYPE_CHECKING:
     import torch
 
     from memagent_graph.evaluation.samples import Sample, Task
-    from memagent_graph.rl.grpo import TrainingSettings
-    from memagent_graph.rl.rollouts import Reward
+    from memagent_graph.rl.grpo import Reward, TrainingSettings
     from memagent_graph.rl.traces import Rollout
     from memagent_graph.rl.trainer import MultiConversationGRPOTrainer
     from memagent_graph.text.tokens import TokenizerLike

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memagent_graph.errors import ConfigurationError, TraceError
-from memagent_graph.rl.rollouts import REWARDS, exact, make_reward, number, substring
+from memagent_graph.rl.grpo import REWARDS, exact, make_reward, number, substring
 
 texts = st.text(max_size=40)
 truths = st.lists(st.text(min_size=1).filter(str.strip), min_size=1, max_size=4)

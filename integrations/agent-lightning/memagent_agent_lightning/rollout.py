@@ -17,7 +17,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from memagent_graph import ReadingConfig, create_memagent
 from memagent_graph.errors import ConfigurationError, EmptyReplyError, ModelError
 from memagent_graph.graph.state import ReadingInput
-from memagent_graph.rl.rollouts import Reward, make_reward, make_served_policy
+from memagent_graph.rl.grpo import Reward, make_reward
+from memagent_graph.rl.rollouts import make_served_policy
 
 if TYPE_CHECKING:
     from typing import Self
@@ -80,7 +81,7 @@ async def rollout(
         config: settings of the reading; the paper's by default.
         tokenizer: the policy's tokenizer, so that chunks have as many tokens as in the paper.
         prompts: the policy's prompts.
-        reward: a reward function, or the name of one in `memagent_graph.rl.rollouts`.
+        reward: a reward function, or the name of one in `memagent_graph.rl.grpo`.
 
     Raises:
         ModelError: The policy could not be called.

@@ -24,7 +24,7 @@ from memagent_graph.text.tokens import load_tokenizer
 if TYPE_CHECKING:
     from memagent_graph.config import ReadingConfig
     from memagent_graph.prompts import Prompts
-    from memagent_graph.rl.rollouts import Reward
+    from memagent_graph.rl.grpo import Reward
     from memagent_graph.text.tokens import TokenizerLike
 
 _ATTEMPT = "0"
@@ -44,7 +44,7 @@ class Worker:
         config: settings of the readings; the paper's by default.
         prompts: the policy's prompts.
         tokenizer: the policy's tokenizer, so that chunks have as many tokens as in the paper.
-        reward: a reward function, or the name of one in `memagent_graph.rl.rollouts`.
+        reward: a reward function, or the name of one in `memagent_graph.rl.grpo`.
 
     Attributes:
         done: number of rollouts that were read and rewarded.
@@ -182,7 +182,7 @@ def main() -> None:
     parser = ArgumentParser(description=__doc__)
     parser.add_argument("url", help="URL of the gateway; AGL_KEY is its key")
     parser.add_argument("--tokenizer", help="folder or hub id of the policy's tokenizer")
-    parser.add_argument("--reward", default="exact", help="name in memagent_graph.rl.rollouts")
+    parser.add_argument("--reward", default="exact", help="name in memagent_graph.rl.grpo")
     parser.add_argument("--readings", type=int, default=512, help="most readings at once")
     parser.add_argument("--poll", type=float, default=1.0, help="seconds between checks")
     given = parser.parse_args()
