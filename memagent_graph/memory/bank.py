@@ -12,7 +12,7 @@ from memagent_graph.memory import chain, items, maintenance
 from memagent_graph.memory import forget as removal
 from memagent_graph.memory.forget import Forgotten, ForgottenSource
 from memagent_graph.memory.items import EDITS, Records
-from memagent_graph.memory.lease import find_readings
+from memagent_graph.memory.lease import find_readings, is_gone
 from memagent_graph.memory.store import Tries
 from memagent_graph.memory.version import (
     SCHEMA,
@@ -47,7 +47,8 @@ async def replace_for(
     own = (records.versions, before.id)
     heads: list[Place] = [(records.heads, memory), (records.readings, memory)]
     async for _ in Tries(f"{memory!r}"):
-        reading = await find_readings(records, memory, gone=True)
+        folds = await find_readings(records)
+        reading = {place: fold for place, fold in folds.items() if fold.memory == memory}
         noted = [
             place
             for place, fold in reading.items()
@@ -78,9 +79,7 @@ async def replace_for(
             *(records.put(*place, {"version": after.id}) for place in moved),
             *(records.put(*place, note) for place, note in notes.items()),
         ]
-        given = {
-            place: found for place, found in stored.items() if not isinstance(found, BadRecordError)
-        }
+        given = items.readable(stored)
         if await chain.append_versions(records, [after], memory, also=puts, given=given):
             return
 
@@ -198,8 +197,9 @@ class MemoryBank(Records):
         Args:
             memory: only readings that write to this memory.
         """
-        found = await find_readings(self, memory)
-        return sorted(found.values(), key=lambda fold: (fold.since, fold.memory, fold.fold))
+        folds = (await find_readings(self)).values()
+        found = [f for f in folds if memory in (None, f.memory) and not is_gone(f.holder)]
+        return sorted(found, key=lambda fold: (fold.since, fold.memory, fold.fold))
 
     async def arecord_reading(self, version: MemoryVersion) -> Value | None:
         """List a reading without a name, under its key, with its newest version.

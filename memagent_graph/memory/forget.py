@@ -20,7 +20,7 @@ from memagent_graph.errors import (
     MemoryNotFoundError,
 )
 from memagent_graph.memory.chain import LAST, move_head, number_of
-from memagent_graph.memory.items import EDITS, Records, find_versions, owners_of
+from memagent_graph.memory.items import EDITS, Records, find_versions, owners_of, readable
 from memagent_graph.memory.lease import find_readings
 from memagent_graph.memory.maintenance import (
     BankContents,
@@ -37,10 +37,11 @@ from memagent_graph.text.cache import forget_converted
 from memagent_graph.text.source import digests_of
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
     from datetime import datetime
 
     from memagent_graph.memory.items import Place, Stored
+    from memagent_graph.memory.lease import UnderWay
     from memagent_graph.memory.store import Value
     from memagent_graph.memory.version import History
     from memagent_graph.text.source import Source
@@ -125,7 +126,7 @@ async def forget_memory(records: Records, name: str, *, preview: bool = False) -
         if preview:
             return gone
         deleted, shared = deleted + gone.versions, shared + Counter(gone.shared)
-    await _unlist(records, memory=name)
+    await _unlist(records, lambda fold: fold.memory == name)
     return Forgotten(deleted, dict(shared))
 
 
@@ -186,9 +187,6 @@ async def thin(
     }
     if preview:
         return len(ids) - len(kept)
-    readable = {
-        place: found for place, found in pointers.items() if not isinstance(found, BadRecordError)
-    }
     gone = {*ids} - kept.keys()
     for key in kept if tip.thread is None else ():
         if not gone.isdisjoint(known[key].parents):
@@ -197,7 +195,7 @@ async def thin(
             sources = dict.fromkeys((*known[key].sources, *rows))
             whole = replace(known[key], sources=tuple(sources))
             kept[key] = {**whole.to_record(), "thinned": True}
-    done, _ = await release(records, name, ids, readable, kept)
+    done, _ = await release(records, name, ids, readable(pointers), kept)
     if tip.thread is None:  # no reading moves the memory of a user
         runs = records.runs_of(name)
         ended = [run async for run in records.scan(runs) if not isinstance(run, BadRecordError)]
@@ -251,70 +249,60 @@ class ForgottenSource(NamedTuple):
     unsure: tuple[str, ...] = ()
 
 
-class Inventory(NamedTuple):
-    """The parts of a bank that came from some documents.
+def find_gone(found: BankContents, digests: Collection[str]) -> tuple[set[str], list[str]]:
+    """Return what is to be forgotten with documents.
 
-    Attributes:
-        contents: all of the bank.
-        sources: digests of the documents, and those of joined documents that contain one of them.
-        gone: ids of the versions to delete, each before those that it follows.
-        unsure: names of memories that stay though they may have read the documents: versions that
-            led to them are lost, and were of joined documents.
+    That are their digests and those of joined documents with one of them; and the ids of versions
+    that are made from them, each before those that it follows.
     """
-
-    contents: BankContents
-    sources: set[str]
-    gone: list[str]
-    unsure: list[str]
-
-    def fall_back(self, name: str, key: str) -> tuple[str | None, list[str]]:
-        """Return what a memory falls back to from a version, and what is to be read into it again.
-
-        That is the nearest of the versions before it that stay, or beyond a gap the memory's newest
-        one; None without one. And the documents that were read since, the oldest first.
-        """
-        made, values = self.contents.made, self.contents.versions
-        own = (one for at, one in made.items() if name in owners_of(values[at]))
-        history = walk(made[key], made, own)
-        passed = [*takewhile(lambda one: one.id in self.gone, history)]
-        before = history[len(passed)] if len(passed) < len(history) else None
-        kept = {digest for digest, _ in before.made_from} if before else set()
-        rows = [row for one in passed for row in one.sources if row[0] not in kept]
-        rows += [row for one in passed for row in one.own][::-1]
-        names = (name for digest, name in rows if name and digest not in self.sources)
-        return before.id if before else None, [*dict.fromkeys(names)]
-
-
-async def take_inventory(records: Records, digests: Sequence[str]) -> Inventory:
-    """Read a bank, and find what came from the documents with these digests."""
-    found = await take_contents(records)
-    sources, made = {*digests}, found.made
-    for one in made.values():
+    sources = {*digests}
+    for one in found.made.values():
         if any(digest in digests for digest, _ in one.own[1:]):
             sources.add(one.document.digest)
     gone = {
         key: one
-        for key, one in made.items()
+        for key, one in found.made.items()
         if any(digest in sources for digest, _ in one.made_from)
     }
-    unsure = {key for key in made.keys() - gone if _lacks_parts(found, key)}
-    names = [
-        name
-        for name, key in found.targets.items()
-        if unsure and key in made and not unsure.isdisjoint(above(made, [key]))
-    ]
-    return Inventory(found, sources, children_first(gone), sorted(names))
+    return sources, children_first(gone)
 
 
-def _lacks_parts(found: BankContents, key: str) -> bool:
-    """Whether lost versions may have read documents, among joined ones, that one does not name.
+def find_unsure(found: BankContents, gone: Collection[str]) -> list[str]:
+    """Return the memories that stay though they may have read forgotten documents.
 
-    A joined document that a version follows is named again, by an empty name.
+    Versions that led to them are lost, and were of joined documents, which they may not have named:
+    one that a version follows is named again, by an empty name.
     """
-    version = found.made[key]
-    joined = version.own[1:] or any(not name for _, name in version.sources)
-    is_whole = {*version.parents} <= found.made.keys()
-    return bool(joined) and not is_whole and not found.versions[key].get("thinned")
+    made = found.made
+    unsure = {
+        key
+        for key in made.keys() - gone
+        if (made[key].own[1:] or any(not name for _, name in made[key].sources))
+        and not {*made[key].parents} <= made.keys()
+        and not found.versions[key].get("thinned")
+    }
+    targets = found.targets.items()
+    led = ((name, above(made, [key])) for name, key in targets if unsure and key in made)
+    return sorted(name for name, versions in led if not unsure.isdisjoint(versions))
+
+
+def fall_back(
+    found: BankContents, sources: Collection[str], gone: Collection[str], name: str, key: str
+) -> tuple[str | None, list[str]]:
+    """Return what a memory falls back to from a version, and what is to be read into it again.
+
+    That is the nearest of the versions before it that stay, or beyond a gap the memory's newest
+    one; None without one. And the documents that were read since, the oldest first.
+    """
+    own = (one for at, one in found.made.items() if name in owners_of(found.versions[at]))
+    history = walk(found.made[key], found.made, own)
+    passed = [*takewhile(lambda one: one.id in gone, history)]
+    before = history[len(passed)] if len(passed) < len(history) else None
+    kept = {digest for digest, _ in before.made_from} if before else set()
+    rows = [row for one in passed for row in one.sources if row[0] not in kept]
+    rows += [row for one in passed for row in one.own][::-1]
+    names = (name for digest, name in rows if name and digest not in sources)
+    return before.id if before else None, [*dict.fromkeys(names)]
 
 
 async def forget_source(
@@ -394,49 +382,51 @@ async def _forget(
     async for lost in Tries("What came from a document"):
         # Of joined documents, what is gone no longer says that they had it.
         await post_notice(records, sorted(touched))
-        found = await take_inventory(records, sorted(touched))
-        touched |= found.sources
+        found = await take_contents(records)
+        sources, gone = find_gone(found, touched)
+        touched |= sources
         if lost == 0 or not rehearsed:  # a rehearsal would count again what it does not remove
             cached += await asyncio.to_thread(_uncache, touched, preview=rehearsed)
-        if not found.gone:
-            await _unlist(records, sources=touched)
+        if not gone:
             break
-        for name, (before, documents) in (await _move_names(records, found)).items():
+        for name, (before, documents) in (await _move_names(records, found, sources, gone)).items():
             moved[name] = moved.get(name, True) and before is not None
             unread |= dict.fromkeys((name, document) for document in documents)
-        contents = found.contents
-        versions += await delete_versions(records, contents.versions, contents.pointers, found.gone)
+        versions += await delete_versions(records, found.versions, found.pointers, gone)
         for name, fell_back in moved.items():
             if not fell_back:  # unless the name exists again
                 ids = await records.keys(records.members(name))
                 given = dict.fromkeys(records.places_of(name))
                 done, _ = await release(records, name, ids, given)
                 versions += done.versions
+    await _unlist(records, lambda fold: fold.source in touched)
     return ForgottenSource(
         versions,
         tuple(name for name, fell_back in moved.items() if fell_back),
         tuple(name for name, fell_back in moved.items() if not fell_back),
         tuple(unread),
         cached,
-        tuple(error.key for error in found.contents.bad),
-        tuple(found.unsure),
+        tuple(error.key for error in found.bad),
+        tuple(find_unsure(found, gone)),
     )
 
 
 async def _move_names(
-    records: Records, found: Inventory
+    records: Records, found: BankContents, sources: Collection[str], ids: Collection[str]
 ) -> dict[str, tuple[str | None, Sequence[str]]]:
     """Move names off what goes, until another writer interferes.
 
     Return what each led to before, and what is to be read into it again; see `fall_back`.
     """
     done: dict[str, tuple[str | None, Sequence[str]]] = {}
-    gone, pointers = {*found.gone}, found.contents.pointers
+    gone, pointers = {*ids}, found.pointers
     for place, seen in [*pointers.items()]:
         key, name = str((seen or {}).get("version")), place[1]
         if key not in gone:
             continue
-        before, unread = found.fall_back(name, key) if place[0] == records.heads else (None, [])
+        before, unread = None, list[str]()
+        if place[0] == records.heads:
+            before, unread = fall_back(found, sources, gone, name, key)
         # Which readings moved it is forgotten as well: each is to be read again.
         runs, moved = await records.places(records.runs_of(name)), False
         also = [records.put(*run, None) for run in runs]
@@ -453,17 +443,10 @@ async def _move_names(
     return done
 
 
-async def _unlist(
-    records: Records, *, memory: str | None = None, sources: Collection[str] = ()
-) -> None:
-    """Delete the records of folds of a memory or documents; those that continue make new ones."""
-    listed = await find_readings(records, memory, gone=True)
-    puts = [
-        records.put(*place, None)
-        for place, fold in listed.items()
-        if memory is not None or fold.source in sources
-    ]
-    if puts:
+async def _unlist(records: Records, goes: Callable[[UnderWay], bool]) -> None:
+    """Delete the records of folds; those that continue make new ones."""
+    listed = await find_readings(records)
+    if puts := [records.put(*place, None) for place, fold in listed.items() if goes(fold)]:
         await records.items(puts)
 
 

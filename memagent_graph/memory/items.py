@@ -255,8 +255,7 @@ class Records:
                 old, new = {*owners_of(before[key])}, {*owners_of(value)}
                 puts += [self.put(self.members(name), key, None) for name in old - new]
                 puts += [self.put(self.members(name), key, {}) for name in new - old]
-        values = {(self.versions, key): before[key] for key in after}
-        return puts, {at: one for at, one in values.items() if not isinstance(one, BadRecordError)}
+        return puts, readable({(self.versions, key): before[key] for key in after})
 
     async def scan(self, namespace: Namespace) -> AsyncIterator[Item | BadRecordError]:
         """Yield all items in and below a namespace; for an unreadable one, an error.
@@ -287,6 +286,11 @@ class Records:
             return  # others find labels by looking at every item
         below = MatchCondition("prefix", self.namespace[:1])
         await self.items([ListNamespacesOp((below,), max_depth=1, limit=1)])
+
+
+def readable(values: Mapping[Place, Stored]) -> dict[Place, Value | None]:
+    """Return the values that can be read: what a write can depend on."""
+    return {at: value for at, value in values.items() if not isinstance(value, BadRecordError)}
 
 
 def owners_of(value: object) -> list[str]:

@@ -93,19 +93,16 @@ class UnderWay:
 _record = TypeAdapter(UnderWay)
 
 
-async def find_readings(
-    records: Records, memory: str | None, *, gone: bool = False
-) -> dict[Place, UnderWay]:
-    """Return the folds under way that write to a memory, or to any, and where they are listed."""
+async def find_readings(records: Records) -> dict[Place, UnderWay]:
+    """Return the folds that are listed as under way, and where; some of them may have ended."""
     found: dict[Place, UnderWay] = {}
     async for item in records.scan(records.leases):
         if isinstance(item, BadRecordError):
             continue
         with suppress(ValidationError):
             fold, at = _record.validate_python(item.value), item.updated_at
-            if memory in (None, fold.memory) and (gone or not is_gone(fold.holder)):
-                seen = at.replace(tzinfo=UTC) if at.tzinfo is None else at.astimezone(UTC)
-                found[tuple(item.namespace), item.key] = replace(fold, seen=seen.isoformat())
+            seen = at.replace(tzinfo=UTC) if at.tzinfo is None else at.astimezone(UTC)
+            found[tuple(item.namespace), item.key] = replace(fold, seen=seen.isoformat())
     return found
 
 
