@@ -18,14 +18,16 @@ import math
 import threading
 from collections import OrderedDict
 from contextlib import suppress
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from hashlib import sha256
 from itertools import chain
 from json import dumps
 from time import monotonic
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from pydantic import TypeAdapter
 
 from memagent_graph.errors import BadRecordError
 from memagent_graph.evidence.statements import drop_statements
@@ -130,7 +132,7 @@ class Branch(NamedTuple):
     replaced: Collection[Recorded] = ()
 
 
-_KEYS = [one.name for one in fields(KeptMessage)]
+_said = TypeAdapter(tuple[KeptMessage, ...])
 
 
 class Page:
@@ -143,8 +145,7 @@ class Page:
     @cached_property
     def record(self) -> dict[str, list[dict[str, str]]]:
         """The page as it is stored."""
-        # `asdict` looks into each value, and a turn writes the last page again.
-        return {"said": [{key: getattr(one, key) for key in _KEYS} for one in self.said]}
+        return {"said": _said.dump_python(self.said, mode="json")}
 
     @cached_property
     def digest(self) -> str:
@@ -172,15 +173,11 @@ class Page:
         return min((one.day for one in self.said), default="")
 
     @classmethod
-    def of(cls, record: object) -> Page | None:
+    def of(cls, record: Any) -> Page | None:
         """Return the page of a record; None if it is not a page."""
-        if not isinstance(record, dict):
-            return None
-        try:
-            rows = [{key: str(row[key]) for key in _KEYS} for row in record["said"]]
-            return cls([KeptMessage(**row) for row in rows])
-        except (KeyError, TypeError):
-            return None
+        with suppress(KeyError, TypeError, ValueError):
+            return cls(_said.validate_python(record["said"]))
+        return None
 
 
 def drop_subjects(text: str, subjects: Iterable[frozenset[str]]) -> str:
@@ -424,10 +421,7 @@ class Episodes:
             return _EpisodeContents(None, [], 0, waits, waiting)
         with suppress(KeyError, TypeError, ValueError):
             if isinstance(value, dict):
-                listed = [
-                    _Listed(str(key), str(digest), int(tokens), str(newest))
-                    for key, digest, tokens, newest in value["pages"]
-                ]
+                listed = _pages.validate_python(value["pages"])
                 return _EpisodeContents(value, listed, int(value["next"]), waits, waiting)
         _log.warning(
             "The list of a user's messages cannot be read; it is rebuilt from their pages."
@@ -476,6 +470,9 @@ class _Listed(NamedTuple):
     digest: str
     tokens: int
     newest: str
+
+
+_pages = TypeAdapter(list[_Listed])
 
 
 class _EpisodeContents(NamedTuple):

@@ -16,7 +16,7 @@ from memagent_graph.memory.store import arrange
 from memagent_graph.text.cache import keep_no_plain_text
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterable, Iterator, Sequence
+    from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
     from typing import Self
 
     from langgraph.checkpoint.serde.base import SerializerProtocol
@@ -49,14 +49,17 @@ def _text(value: object) -> str:
 ITEMS_PER_TRIP = 1_000  # limits the memory that a large batch takes in client and server
 
 
-def in_trips(steps: Steps[T]) -> Generator[list[Wire], list[Reply], T]:
-    """Split large trips, and raise errors that are replies."""
+async def carry_out(steps: Steps[T], send: Callable[[Sequence[Wire]], Awaitable[list[Reply]]]) -> T:
+    """Send the commands of an operation, in several trips if they are many, and return its result.
+
+    Errors that are replies are raised.
+    """
     try:
         commands = next(steps)
         while True:
             replies: list[Reply] = []
             for some in _split(commands):
-                replies += yield some
+                replies += await send(some)
             for command, reply in zip(commands, replies, strict=True):
                 if isinstance(reply, Exception):
                     message = f"Redis refused a command for {command.key!r}: {reply}"
@@ -234,16 +237,18 @@ class RedisStore(BaseStore):
             and not self._connection.is_async
         ):
             return await asyncio.to_thread(self._run, steps)
-        return await self._arun(steps)
+        return await carry_out(steps, self._connection.asend)
 
     async def acommit(self, puts: Sequence[PutOp], *, given: Given) -> bool:
         """See `AtomicStore`. One round trip; two if a value is stored in another form."""
         ops = arrange(puts, (namespace for namespace, _ in given), self.ttl_config)
-        return await self._arun(operations.commit(self._names, self._codec, ops, given))
+        steps = operations.commit(self._names, self._codec, ops, given)
+        return await carry_out(steps, self._connection.asend)
 
     async def aplaces(self, namespace: Namespace) -> list[tuple[Namespace, str]]:
         """See `AtomicStore`."""
-        return await self._arun(operations.list_places(self._names, namespace))
+        steps = operations.list_places(self._names, namespace)
+        return await carry_out(steps, self._connection.asend)
 
     def sweep_ttl(self) -> int:
         """Remove expired items from the indexes, and return their number.
@@ -255,7 +260,7 @@ class RedisStore(BaseStore):
 
     async def asweep_ttl(self) -> int:
         """See `sweep_ttl`."""
-        return await self._arun(sweep(self._names))
+        return await carry_out(sweep(self._names), self._connection.asend)
 
     def close(self) -> None:
         """Close the connections that the store opened. A later call opens them again."""
@@ -278,25 +283,12 @@ class RedisStore(BaseStore):
         await self.aclose()
 
     def _run(self, steps: Steps[T]) -> T:
-        trips = in_trips(steps)
-        try:
-            commands = next(trips)
-            while True:
-                commands = trips.send(self._connection.send(commands))
-        except StopIteration as stop:
-            result: T = stop.value
-            return result
-        finally:
-            trips.close()
+        async def send(commands: Sequence[Wire]) -> list[Reply]:
+            return self._connection.send(commands)
 
-    async def _arun(self, steps: Steps[T]) -> T:
-        trips = in_trips(steps)
         try:
-            commands = next(trips)
-            while True:
-                commands = trips.send(await self._connection.asend(commands))
+            carry_out(steps, send).send(None)
         except StopIteration as stop:
             result: T = stop.value
             return result
-        finally:
-            trips.close()
+        raise AssertionError  # it waits for nothing
