@@ -15,14 +15,8 @@ from memagent_graph import ConversationMemory, MemoryBank, ReadingConfig, create
 from memagent_graph.errors import MemoryNotFoundError
 from memagent_graph.evidence.places import Evidence
 from memagent_graph.memory.items import owners_of
-from memagent_graph.memory.maintenance import above
-from memagent_graph.memory.version import (
-    VersionMerge,
-    make_reading_key,
-    merge_id,
-    read_version,
-    root_id,
-)
+from memagent_graph.memory.maintenance import above, take_contents
+from memagent_graph.memory.version import VersionMerge, make_reading_key, merge_id, root_id
 from memagent_graph.sync import wait_for
 
 NAMES = ["ann", "bob", "cleo"]
@@ -121,7 +115,7 @@ class Bank:
     @property
     def told(self):
         """The versions that each name leads to, the newest first."""
-        made = {key: read_version(value) for key, value in self.versions.items()}
+        made = wait_for(take_contents(self.bank)).made
         return {name: above(made, [head.id]) for name, head in self.bank.list()}
 
 
