@@ -47,8 +47,7 @@ async def replace_for(
     own = (records.versions, before.id)
     heads: list[Place] = [(records.heads, memory), (records.readings, memory)]
     async for _ in Tries(f"{memory!r}"):
-        folds = await find_readings(records)
-        reading = {place: fold for place, fold in folds.items() if fold.memory == memory}
+        reading = {at: f for at, f in (await find_readings(records)).items() if f.memory == memory}
         noted = [
             place
             for place, fold in reading.items()

@@ -87,8 +87,9 @@ async def release(
     others = _find_others(values, owner)
     for batch in batches([*others]):
         leave = {key: _without(values[key], owner, others[key]) for key in batch if key not in keep}
-        stay = {key: _with(values[key], keep[key]) for key in batch if key in keep}
-        puts, seen = records.changes(values, leave | stay)
+        kept = ((key, values[key]) for key in batch if key in keep)
+        stay = {key: {**value, **keep[key]} for key, value in kept if isinstance(value, dict)}
+        puts, seen = records.changes(values, {**leave, **stay})
         puts += [records.put(records.members(owner), key, None) for key in leave]
         if puts and not preview and not await records.commit(puts, {**given, **seen}):
             return Forgotten(deleted, dict(shared)), False
@@ -140,10 +141,6 @@ def _find_others(values: Mapping[str, Stored], owner: str) -> dict[str, set[str]
             if before in found:
                 found[before].add(min(names))
     return found
-
-
-def _with(value: Stored, changes: Value) -> Stored:
-    return {**value, **changes} if isinstance(value, dict) else value
 
 
 def _without(value: Stored, owner: str, names: set[str]) -> Value | None:

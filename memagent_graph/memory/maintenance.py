@@ -49,9 +49,11 @@ async def take_contents(records: Records) -> BankContents:
     found = BankContents({}, {}, {}, [])
     async for item in records.scan(records.versions):
         try:
-            key, value = item.key, None if isinstance(item, BadRecordError) else item.value
-            found.made[key] = read_version(value) or MemoryVersion.from_record(value or item, key)
-            found.versions[key] = value or {}
+            if isinstance(item, BadRecordError):
+                raise item
+            key, value = item.key, item.value
+            found.made[key] = read_version(value) or MemoryVersion.from_record(value, key)
+            found.versions[key] = value
         except BadRecordError as error:
             found.bad.append(error)
     for namespace in (records.heads, records.readings):
@@ -169,6 +171,9 @@ async def collect(records: Records, older_than: timedelta | None = None) -> int:
     Args:
         records: the bank.
         older_than: least age of a version to delete; 30 days by default.
+
+    Raises:
+        MemoryConflictError: Others kept changing the memories.
     """
     limit = (datetime.now(UTC) - (_AGE if older_than is None else older_than)).isoformat()
     count = 0

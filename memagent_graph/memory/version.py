@@ -141,7 +141,7 @@ class MessageFold:
 
 
 MadeBy = Annotated[ChunkRead | VersionMerge | TextEdit | MessageFold, Discriminator("kind")]
-"""What made a version."""
+"""What made a version; in a record, `kind` tells which."""
 _Notes = Annotated[
     Memory,
     GetPydanticSchema(lambda _, make: make(Any)),  # not its own, which has what is never stored
@@ -264,8 +264,7 @@ class MemoryVersion:
     def from_stub(cls, stub: Value, memory: Memory) -> MemoryVersion:
         """Return the version of a stub; another memory than that of `to_stub` counts as edited."""
         content = {**stub["content"], "memory": to_plain(memory)}
-        is_same = _checksum(content) == stub["checksum"]
-        content["edited"] = content["edited"] or not is_same
+        content["edited"] = content["edited"] or _checksum(content) != stub["checksum"]
         return cls.from_record({**stub, "content": content, "checksum": _checksum(content)})
 
     @classmethod
