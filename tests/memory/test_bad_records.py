@@ -52,7 +52,7 @@ SPOILS = {
     "cut short": lambda client, key, other: client.set(key, client.get(key)[:-9]),
     "no JSON": lambda client, key, other: client.set(key, b"something"),
     "a list": a_list,
-    "altered": reshape(lambda value: {**value, "content": "altered"}),
+    "altered": reshape(lambda value: {**value, "content": {**value.get("content", {}), "step": 0}}),
     "another's": lambda client, key, other: client.set(key, client.get(other)),
 }
 UNREADABLE = pytest.mark.parametrize("kind", ["cut short", "no JSON", "a list"])
