@@ -106,14 +106,14 @@ async def open_document(at: Visit) -> Changes:
         source, scope = await _open(at, len(questions), name)
     # Otherwise `stream_mode="values"` would repeat the document at every step.
     done: Changes = {"document": None}
-    several = not state.get("question")
     if state.get("answers") is not None:
         done["answers"] = None
     if left := dict.fromkeys(state.get("folds", ())):  # from an interrupted run
         done["folds"] = left
-    if several:
+    if not state.get("question"):
         stale = state.keys() & Answered.__annotations__.keys() - ReadingInput.__annotations__.keys()
-        return {**dict.fromkeys(stale), **done, "layers": {}, "source": source, "scope": scope}
+        begun = {"layers": {}, "source": source, "scope": scope, "version": stored}
+        return {**dict.fromkeys(stale), **done, **begun}
     begun = await _begin(at, begin_fold(questions[0], source, scope), stored, name)
     if "folds" in begun:
         begun["folds"] = left | begun["folds"]

@@ -115,9 +115,11 @@ def test_with_a_store_each_question_has_its_version_and_is_not_read_again():
     bank = MemoryBank(store)
     assert [bank.get(version).question for version in versions] == QUESTIONS[:4]
     agent = create_memagent(Asked(), config=SMALL, store=store)
-    out = agent.invoke({"questions": QUESTIONS[:3], "version": versions[0]})
+    asked = {"questions": QUESTIONS[:3], "version": versions[0]}
     memory = first["answers"][0]["memory"]
-    assert [record["answer"] for record in out["answers"]] == [memory] * 3
+    assert [record["answer"] for record in agent.invoke(asked)["answers"]] == [memory] * 3
+    given = agent.invoke({**asked, "document": numbered(9)})["answers"]  # it is read, not left
+    assert memory not in [record["answer"] for record in given]
 
 
 def test_several_questions_show_nothing_of_the_last_reading_of_their_thread():
