@@ -14,11 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from langgraph.store.memory import InMemoryStore
 
-from memagent_graph.errors import (
-    BadRecordError,
-    ConfigurationError,
-    MemoryNotFoundError,
-)
+from memagent_graph.errors import BadRecordError, ConfigurationError, MemoryNotFoundError
 from memagent_graph.memory.chain import LAST, move_head, number_of
 from memagent_graph.memory.items import EDITS, Records, find_versions, owners_of, readable
 from memagent_graph.memory.lease import find_readings

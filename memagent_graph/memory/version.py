@@ -14,13 +14,7 @@ from datetime import UTC, datetime
 from hashlib import sha256
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import (
-    BeforeValidator,
-    Discriminator,
-    GetPydanticSchema,
-    PlainSerializer,
-    TypeAdapter,
-)
+from pydantic import BeforeValidator, Discriminator, GetPydanticSchema, PlainSerializer, TypeAdapter
 
 from memagent_graph.errors import BadRecordError, NewerRecordError
 from memagent_graph.evidence.places import Memory, from_plain, to_plain, with_text

@@ -48,7 +48,7 @@ CEILINGS = {
     "functions named by participles": Ceiling(0, 0),
     "lines of the largest module": Ceiling(500, 500),
     "modules": Ceiling(131, 130),
-    "lines": Ceiling(43_320, 39_000),
+    "lines": Ceiling(43_310, 39_000),
 }
 
 

@@ -17,11 +17,7 @@ from uuid import uuid4
 import aiohttp
 import httpx
 import orjson
-from langchain_core.messages import (
-    AIMessageChunk,
-    convert_to_messages,
-    convert_to_openai_messages,
-)
+from langchain_core.messages import AIMessageChunk, convert_to_messages, convert_to_openai_messages
 
 from memagent_graph.errors import ContextLengthError
 from memagent_graph.models.failures import model_error
