@@ -544,7 +544,7 @@ def test_a_chart_has_categories_within_categories_and_days(tmp_path):
     text = read(write_slides(tmp_path / "a.pptx", frame, [("chart", "c.xml")], parts)).text
 
     assert re.sub("[| -]+", " ", text.split("\n\n")[1]).split("\n") == [
-        *(" Kiel Husum Bonn ", " ", " North South ", " 1 2 3 ", " 2024 01 01 ", " 25% "),
+        *(" Kiel Husum Bonn ", " ", " North South ", " 1 2 3 ", " 2024 01 01 ", " 25% ")
     ]
 
 
@@ -612,7 +612,7 @@ class TestSheets:
         assert "| 7000123450001 | NA | 01067 |  |\n|  | NULL | 04109 | =A2*2 |" in found.text
         assert "Comment on A2: closed in May" in found.text
         assert [found.text[start:].split("\n")[0] for start in found.pages] == [
-            *("## Accounts", "## Empty"),
+            *("## Accounts", "## Empty")
         ]
         assert found.warnings[0].startswith("did not compute 1 formula")
 

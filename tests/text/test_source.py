@@ -224,9 +224,7 @@ class TestFolder:
     def test_a_glob_takes_what_matches(self, folder):
         *all_but_sub, _ = (part.name for part in open_source(folder).parts)
 
-        found = open_source(folder / "*.txt")
-
-        assert [part.name for part in found.parts] == all_but_sub
+        assert [part.name for part in open_source(folder / "*.txt").parts] == all_but_sub
 
     def test_links_that_lead_out_of_it_are_left_out_and_counted(self, folder, tmp_path_factory):
         outside = tmp_path_factory.mktemp("outside")
