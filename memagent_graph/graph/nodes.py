@@ -112,8 +112,8 @@ async def open_document(at: Visit) -> Changes:
         done["folds"] = left
     if not state.get("question"):
         stale = state.keys() & Answered.__annotations__.keys() - ReadingInput.__annotations__.keys()
-        begun = {"layers": {}, "source": source, "scope": scope, "version": stored}
-        return {**dict.fromkeys(stale), **done, **begun}
+        opened: Changes = {"layers": {}, "source": source, "scope": scope, "version": stored}
+        return {**dict.fromkeys(stale), **done, **opened}
     begun = await _begin(at, begin_fold(questions[0], source, scope), stored, name)
     if "folds" in begun:
         begun["folds"] = left | begun["folds"]
